@@ -1,0 +1,39 @@
+# trivet: `make demo` shows it, `make test` proves it.
+SHELL := /bin/bash
+GO ?= go
+export CGO_ENABLED := 0
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X trivet/internal/build.Version=$(VERSION)
+GENERATED := %.pb.go
+
+.PHONY: build gen check test test-unit test-system proof demo bench deps clean
+
+build: ## bin/trivet and bin/trivet-bench
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/trivet ./cmd/trivet
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/trivet-bench ./cmd/trivet-bench
+
+gen: ## generated code; must leave a clean tree
+	bash proto/gen.sh
+	bash node/steal/bpf/build.sh
+
+check: ## formatting, vet, staticcheck, dependency rules
+	bash .ci/check
+
+deps: ## Debian packages that generation and tests need (root only)
+	bash .ci/deps
+
+test: ## all tiers, at most 20 minutes on two cores
+	bash .ci/test
+
+proof: build ## the long proofs; results go to docs/proofs.md
+	bash .ci/proof
+
+demo: build ## the guided main job
+	bin/trivet demo
+
+bench: build
+	bin/trivet-bench failover
+
+clean:
+	rm -rf bin .trivet

@@ -1,0 +1,329 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"trivet/internal/errs"
+	"trivet/proto/telepresence/manager"
+	"trivet/proto/telepresence/managersvc"
+	"trivet/tunnel"
+)
+
+const (
+	// maxDialTime bounds what a DialRequest can ask for: it comes over the
+	// wire, and each one in progress holds a slot.
+	maxDialTime = 30 * time.Second
+	// rejectTime is how long a refusal may take to get through.
+	rejectTime = 2 * time.Second
+	// startPoll is the pause between attempts to reach a process that is
+	// being started.
+	startPoll = 20 * time.Millisecond
+)
+
+// dials works DialRequests off: open a tunnel, dial the local process, join
+// the two.
+type dials struct {
+	s     *Session
+	ctx   context.Context // lives as long as the session
+	queue chan dialJob
+	slots chan struct{} // one per request in progress
+	wg    sync.WaitGroup
+
+	mu   sync.Mutex
+	busy map[tunnel.ConnID]bool // guarded by mu; requests queued or in progress
+
+	open                                                          atomic.Int64
+	opened, refused, foreign, malformed, duplicate, lost, in, out atomic.Uint64
+}
+
+// dialJob is one valid DialRequest and the link that it came over.
+type dialJob struct {
+	id               tunnel.ConnID
+	latency, timeout time.Duration
+	link             *Link
+}
+
+func newDials(ctx context.Context, s *Session) *dials {
+	return &dials{
+		s: s, ctx: ctx,
+		queue: make(chan dialJob, s.opts.MaxQueued),
+		slots: make(chan struct{}, s.opts.MaxDials),
+		busy:  map[tunnel.ConnID]bool{},
+	}
+}
+
+func (d *dials) stats() SessionStats {
+	return SessionStats{
+		Open: d.open.Load(), Opened: d.opened.Load(), Refused: d.refused.Load(), Foreign: d.foreign.Load(),
+		Malformed: d.malformed.Load(), Duplicate: d.duplicate.Load(), Lost: d.lost.Load(),
+		BytesIn: d.in.Load(), BytesOut: d.out.Load(),
+	}
+}
+
+// offer takes a request that came over link. It blocks while the queue is
+// full, and with it the stream; false: ctx ended first.
+func (d *dials) offer(ctx context.Context, r *manager.DialRequest, link *Link) bool {
+	id, err := tunnel.ParseConnID(r.GetConnId())
+	if err != nil {
+		// Without an id there is no tunnel to refuse it by.
+		d.malformed.Add(1)
+		d.s.opts.Log.Warn("dial request ignored", "server", link.Server, "cause", err)
+		return true
+	}
+	if !d.claim(id) {
+		d.duplicate.Add(1)
+		return true
+	}
+	job := dialJob{
+		id: id, link: link,
+		latency: clampTime(r.GetRoundtripLatency(), roundtripLatency),
+		timeout: clampTime(r.GetDialTimeout(), dialTimeout),
+	}
+	select {
+	case d.queue <- job:
+		return true
+	case <-ctx.Done():
+		d.release(id)
+		return false
+	}
+}
+
+// clampTime reads a time off the wire, where nothing said means otherwise.
+func clampTime(ns int64, otherwise time.Duration) time.Duration {
+	if ns <= 0 {
+		return otherwise
+	}
+	return min(time.Duration(ns), maxDialTime)
+}
+
+func (d *dials) claim(id tunnel.ConnID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.busy[id] {
+		return false
+	}
+	d.busy[id] = true
+	return true
+}
+
+func (d *dials) release(id tunnel.ConnID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.busy, id)
+}
+
+// run starts queued requests as slots get free, until ctx ends.
+func (d *dials) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case job := <-d.queue:
+			select {
+			case <-ctx.Done():
+				return
+			case d.slots <- struct{}{}:
+			}
+			d.wg.Go(func() { d.serve(job) })
+		}
+	}
+}
+
+// wait returns when all connections have ended. run must have returned.
+func (d *dials) wait() { d.wg.Wait() }
+
+// serve handles one request from the tunnel's handshake to the end of the
+// connection. It gives its slot back when the dial is over, however it went.
+func (d *dials) serve(job dialJob) {
+	ctx, cancel := context.WithCancel(d.ctx)
+	defer cancel()
+	stream, conn, it := d.connect(ctx, cancel, job)
+	d.release(job.id)
+	<-d.slots
+	if conn == nil {
+		return
+	}
+	d.open.Add(1)
+	defer d.open.Add(-1)
+	number := d.opened.Add(1)
+	from := job.id.Source()
+	name := it.spec.Name
+	d.s.emit(Event{Kind: EventConnection, Intercept: name, From: from, ID: number})
+	began := time.Now()
+	stats, err := tunnel.Serve(ctx, stream, tunnel.Opener, conn, tunnel.Options{Datagram: job.id.Protocol() == tunnel.UDP})
+	d.in.Add(stats.BytesIn)
+	d.out.Add(stats.BytesOut)
+	e := Event{
+		Kind: EventClosed, Intercept: name, From: from, ID: number,
+		BytesIn: stats.BytesIn, BytesOut: stats.BytesOut, Duration: time.Since(began),
+	}
+	if err != nil {
+		e.Message, e.Err = errs.From(err).Message, err
+	}
+	d.s.emit(e)
+}
+
+// connect opens the tunnel and dials the local process. Without a connection
+// it has told the other end so.
+func (d *dials) connect(
+	ctx context.Context, cancel context.CancelFunc, job dialJob,
+) (*tunnel.ClientStream, net.Conn, *Intercept) {
+	stream, err := d.openTunnel(ctx, cancel, job)
+	if err != nil {
+		// The other end has given up, or the link is gone.
+		d.lost.Add(1)
+		d.s.opts.Log.Info("tunnel not opened", "connection", job.id.String(), "cause", err)
+		return nil, nil, nil
+	}
+	it := d.s.interceptFor(job.id)
+	if it == nil {
+		d.foreign.Add(1)
+		d.s.emit(Event{
+			Kind: EventRefused, From: job.id.Source(),
+			Message: "no intercept of this session goes to " + job.id.Destination().String(),
+		})
+		d.reject(stream)
+		return nil, nil, nil
+	}
+	conn, err := d.dialLocal(ctx, it, job)
+	if err == nil {
+		if err = stream.Send(tunnel.NewDialOK()); err == nil {
+			it.markServed()
+			return stream, conn, it
+		}
+		_ = conn.Close() // unused, nothing to lose
+		d.lost.Add(1)
+		return nil, nil, nil
+	}
+	if ctx.Err() != nil {
+		return nil, nil, nil
+	}
+	d.refused.Add(1)
+	message, hint := explainLocal(it.target, err)
+	d.s.emit(Event{
+		Kind: EventRefused, Intercept: it.spec.Name, From: job.id.Source(), Message: message, Hint: hint, Err: err,
+	})
+	d.reject(stream)
+	return nil, nil, nil
+}
+
+func (d *dials) openTunnel(ctx context.Context, cancel context.CancelFunc, job dialJob) (*tunnel.ClientStream, error) {
+	raw, err := managersvc.NewManagerClient(job.link).Tunnel(ctx, grpc.ForceCodecV2(tunnel.Codec{}))
+	if err != nil {
+		return nil, err
+	}
+	stream := tunnel.NewClientStream(raw, cancel)
+	openCtx, done := context.WithTimeout(ctx, job.latency+job.timeout)
+	defer done()
+	_, err = tunnel.Open(openCtx, stream, tunnel.StreamInfo{
+		RoundtripLatency: job.latency, DialTimeout: job.timeout, ConnID: job.id, SessionID: d.s.ID(),
+	}, "")
+	return stream, err
+}
+
+// reject says DialReject and waits, for a moment, until it has got through:
+// ending the stream at once would throw it away.
+func (d *dials) reject(stream *tunnel.ClientStream) {
+	if stream.Send(tunnel.NewDialReject()) != nil || stream.CloseSend() != nil {
+		return
+	}
+	abort := time.AfterFunc(rejectTime, stream.Abort)
+	defer abort.Stop()
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return
+		}
+	}
+}
+
+// errTooMany is the refusal of a connection beyond MaxConns.
+var errTooMany = errors.New("too many connections are open")
+
+// dialLocal connects to the process that the intercept names. The address is
+// the intercept's own, never one from the wire.
+func (d *dials) dialLocal(ctx context.Context, it *Intercept, job dialJob) (net.Conn, error) {
+	if d.open.Load() >= int64(d.s.opts.MaxConns) {
+		return nil, errTooMany
+	}
+	ctx, cancel := context.WithTimeout(ctx, job.timeout)
+	defer cancel()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, job.id.Protocol().String(), it.target.String())
+		if err == nil || !errors.Is(err, syscall.ECONNREFUSED) || !it.starting() {
+			return conn, err
+		}
+		timer := time.NewTimer(startPoll)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		}
+	}
+}
+
+// interceptFor returns the intercept that names the connection's destination,
+// nil if there is none.
+func (s *Session) interceptFor(id tunnel.ConnID) *Intercept {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, it := range s.intercepts {
+		if it.target == id.Destination() && strings.EqualFold(it.protocol(), id.Protocol().String()) {
+			return it
+		}
+	}
+	return nil
+}
+
+// protocol is the intercept's, TCP until the manager has said. s.mu must be
+// held.
+func (it *Intercept) protocol() string {
+	if p := it.info.GetSpec().GetProtocol(); p != "" {
+		return p
+	}
+	return "TCP"
+}
+
+// starting tells whether the local process may still be on its way up.
+func (it *Intercept) starting() bool {
+	it.s.mu.Lock()
+	defer it.s.mu.Unlock()
+	if it.spec.StartGrace <= 0 || it.served || it.over {
+		return false
+	}
+	return it.since.IsZero() || time.Since(it.since) < it.spec.StartGrace
+}
+
+func (it *Intercept) markServed() {
+	it.s.mu.Lock()
+	defer it.s.mu.Unlock()
+	it.served = true
+}
+
+// explainLocal says why the local process was not reached.
+func explainLocal(target netip.AddrPort, err error) (message, hint string) {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nothing listens on " + target.String(), nobodyListensHint(target)
+	case errors.Is(err, context.DeadlineExceeded):
+		return target.String() + " did not answer in time", ""
+	case errors.Is(err, errTooMany):
+		return err.Error(), ""
+	}
+	return "connect to " + target.String() + ": " + err.Error(), ""
+}
+
+func nobodyListensHint(target netip.AddrPort) string {
+	return "start the process that is to get the traffic, on port " + strconv.Itoa(int(target.Port()))
+}

@@ -1,0 +1,310 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"trivet/internal/errs"
+	"trivet/proto/telepresence/manager"
+	operatorv1 "trivet/proto/trivet/operator/v1"
+	"trivet/proto/trivet/operator/v1/operatorsvc"
+)
+
+// Reasons of the errors about intercepts.
+const (
+	// ReasonBadSpec: the specification cannot be right for any manager.
+	ReasonBadSpec = "BAD_INTERCEPT"
+	// ReasonNameTaken: the session has an intercept of that name.
+	ReasonNameTaken = "INTERCEPT_EXISTS"
+	// ReasonRefused: the manager, or an agent, refused the intercept.
+	ReasonRefused = "INTERCEPT_REFUSED"
+	// ReasonRemoved: the intercept was removed by somebody else.
+	ReasonRemoved = "INTERCEPT_REMOVED"
+	// ReasonLeaseOver: the time that was asked for is over.
+	ReasonLeaseOver = "LEASE_OVER"
+	// ReasonConflict is the manager's reason for an intercept that another one
+	// stands in the way of.
+	ReasonConflict = "INTERCEPT_CONFLICT"
+)
+
+// What dialers on the way to the local process are told to allow for.
+const (
+	roundtripLatency = 2 * time.Second
+	dialTimeout      = 3 * time.Second
+)
+
+// InterceptSpec says what to intercept and where its traffic goes.
+type InterceptSpec struct {
+	// Name is unique within the session: letters, digits, '.', '-', '_'.
+	Name string
+	// Workload and Namespace say whose traffic; an empty namespace is the
+	// session's.
+	Workload, Namespace string
+	// LocalHost is the IP address that the local process listens on; empty
+	// means 127.0.0.1.
+	LocalHost string
+	// LocalPort is the port that it listens on.
+	LocalPort int
+	// Port is the workload's port, a name or a number; empty means its only
+	// one.
+	Port string
+	// Force displaces another intercept whose owner is away.
+	Force bool
+	// Lease ends the intercept after that time; 0 means with the session.
+	Lease time.Duration
+	// StartGrace is for a local process that is only started now: until it has
+	// taken a connection, and for this long after the intercept became active,
+	// connections that it does not take are tried again for as long as their
+	// dialer waits.
+	StartGrace time.Duration
+}
+
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+
+// Validate reports what can be known to be wrong without a manager.
+func (i InterceptSpec) Validate() error {
+	bad := func(format string, args ...any) *errs.Error {
+		return errs.New(codes.InvalidArgument, ReasonBadSpec, format, args...)
+	}
+	switch {
+	case !namePattern.MatchString(i.Name):
+		return bad("intercept name %q is not valid", i.Name).
+			WithHint("use 1 to 63 letters, digits, '.', '-' and '_'; begin and end with a letter or digit")
+	case i.Workload == "":
+		return bad("intercept %q: no workload", i.Name).
+			WithHint("name one with --workload; trivet workload list shows what there is")
+	case i.LocalPort < 1 || i.LocalPort > 65535:
+		return bad("intercept %q: %d is not a port", i.Name, i.LocalPort).WithHint("ports are 1 to 65535")
+	case i.Lease < 0:
+		return bad("intercept %q: the time %s is negative", i.Name, i.Lease)
+	}
+	if i.LocalHost != "" {
+		if _, err := netip.ParseAddr(i.LocalHost); err != nil {
+			return bad("intercept %q: local host %q is not an IP address", i.Name, i.LocalHost)
+		}
+	}
+	return nil
+}
+
+// target is the one address that the intercept lets others dial.
+func (i InterceptSpec) target() netip.AddrPort {
+	host := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if addr, err := netip.ParseAddr(i.LocalHost); err == nil {
+		host = addr.Unmap().WithZone("")
+	}
+	return netip.AddrPortFrom(host, uint16(i.LocalPort))
+}
+
+// Intercept is one intercept of a session. It is remade by itself if the
+// manager forgets the session.
+type Intercept struct {
+	s      *Session
+	spec   InterceptSpec
+	target netip.AddrPort
+	done   chan struct{} // closed when the intercept is over
+
+	// All below guarded by s.mu.
+	info    *manager.InterceptInfo // nil until the manager has it
+	made    bool                   // the manager has confirmed it in this session
+	since   time.Time              // when it became active last
+	served  bool                   // the local process has taken a connection
+	until   time.Time              // end of the lease; zero: none
+	over    bool
+	err     error         // why it is over; nil: closed by its owner
+	changed chan struct{} // closed and replaced at every change
+}
+
+// Intercept makes an intercept. It returns once the manager has taken it,
+// which is before it is active: see WaitActive. The caller closes it; closing
+// the session does so too.
+func (s *Session) Intercept(ctx context.Context, spec InterceptSpec) (*Intercept, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	if spec.Namespace == "" {
+		spec.Namespace = s.opts.Namespace
+	}
+	it := &Intercept{
+		s: s, spec: spec, target: spec.target(),
+		done: make(chan struct{}), changed: make(chan struct{}),
+	}
+	s.mu.Lock()
+	_, taken := s.intercepts[spec.Name]
+	closed := s.closed
+	if !taken && !closed {
+		s.intercepts[spec.Name] = it // from now on its target may be dialled
+	}
+	s.mu.Unlock()
+	switch {
+	case closed:
+		return nil, errs.New(codes.Canceled, ReasonSessionClosed, "create intercept %q: the session is closed", spec.Name)
+	case taken:
+		return nil, errs.New(codes.AlreadyExists, ReasonNameTaken, "this session has an intercept %q", spec.Name).
+			WithHint("choose another name")
+	}
+	if err := it.establish(ctx); err != nil {
+		s.drop(it)
+		return nil, err
+	}
+	return it, nil
+}
+
+// establish asks the manager for the intercept.
+func (it *Intercept) establish(ctx context.Context) error {
+	s, spec := it.s, it.spec
+	failed := func(err error) error { return fmt.Errorf("create intercept %q: %w", spec.Name, err) }
+	session := s.info()
+	if _, err := s.api.EnsureAgent(ctx, &manager.EnsureAgentRequest{
+		Session: session, Name: spec.Workload, Namespace: spec.Namespace,
+	}); err != nil {
+		return failed(err)
+	}
+	request := &manager.CreateInterceptRequest{Session: session, InterceptSpec: it.wire()}
+	prepared, err := s.api.PrepareIntercept(ctx, request)
+	switch {
+	case err != nil:
+		return failed(err)
+	case prepared.GetError() != "" && !spec.Force:
+		// Forced, the same obstacle may be one that creation removes.
+		return failed(errs.New(codes.FailedPrecondition, ReasonRefused, "%s", prepared.GetError()))
+	case prepared.GetError() == "":
+		resolve(request.InterceptSpec, prepared)
+	}
+	info, err := it.create(ctx, request)
+	if err != nil {
+		return failed(err)
+	}
+	s.mu.Lock()
+	it.made = true
+	if spec.Lease > 0 && it.until.IsZero() {
+		it.until = time.Now().Add(spec.Lease)
+	}
+	s.mu.Unlock()
+	it.update(info)
+	return nil
+}
+
+// create uses the published call unless more is wanted than it can say.
+func (it *Intercept) create(ctx context.Context, request *manager.CreateInterceptRequest) (*manager.InterceptInfo, error) {
+	lease := it.leaseLeft()
+	if !it.spec.Force && lease == 0 {
+		return it.s.api.CreateIntercept(ctx, request)
+	}
+	return operatorsvc.NewOperatorClient(it.s.pool).CreateIntercept(ctx, &operatorv1.CreateInterceptRequest{
+		Request: request, Force: it.spec.Force, Lease: int64(lease),
+	})
+}
+
+// leaseLeft is what to ask for now: an intercept that is made again does not
+// get its time again.
+func (it *Intercept) leaseLeft() time.Duration {
+	it.s.mu.Lock()
+	defer it.s.mu.Unlock()
+	if it.until.IsZero() {
+		return it.spec.Lease
+	}
+	return max(time.Until(it.until), time.Second)
+}
+
+func (it *Intercept) wire() *manager.InterceptSpec {
+	return &manager.InterceptSpec{
+		Name:             it.spec.Name,
+		Client:           it.s.opts.Name,
+		Agent:            it.spec.Workload,
+		Namespace:        it.spec.Namespace,
+		Mechanism:        "tcp",
+		TargetHost:       it.target.Addr().String(),
+		TargetPort:       int32(it.target.Port()),
+		PortIdentifier:   it.spec.Port,
+		RoundtripLatency: int64(2 * roundtripLatency), // there and back, as peers do
+		DialTimeout:      int64(dialTimeout),
+	}
+}
+
+// resolve takes over what the manager found out about the workload.
+func resolve(spec *manager.InterceptSpec, p *manager.PreparedIntercept) {
+	if p.GetNamespace() != "" {
+		spec.Namespace = p.GetNamespace()
+	}
+	spec.WorkloadKind = p.GetWorkloadKind()
+	spec.ServiceUid = p.GetServiceUid()
+	spec.ServiceName = p.GetServiceName()
+	spec.ServicePortName = p.GetServicePortName()
+	spec.ServicePort = p.GetServicePort()
+	spec.ServiceIps = p.GetServiceIps()
+	spec.Protocol = p.GetProtocol()
+	spec.ContainerName = p.GetContainerName()
+	spec.ContainerPort = p.GetContainerPort()
+	spec.PodPorts = p.GetPodPorts()
+}
+
+// Spec returns what the intercept was made from.
+func (it *Intercept) Spec() InterceptSpec { return it.spec }
+
+// ID returns the intercept's id.
+func (it *Intercept) ID() string { return it.Info().GetId() }
+
+// Info returns the intercept as the manager last described it, its environment
+// included; read only.
+func (it *Intercept) Info() *manager.InterceptInfo {
+	it.s.mu.Lock()
+	defer it.s.mu.Unlock()
+	return it.info
+}
+
+// Done is closed when the intercept is over.
+func (it *Intercept) Done() <-chan struct{} { return it.done }
+
+// Err says why the intercept is over: nil when its owner closed it, or it is
+// not over.
+func (it *Intercept) Err() error {
+	it.s.mu.Lock()
+	defer it.s.mu.Unlock()
+	return it.err
+}
+
+// WaitActive waits until the intercept's traffic comes here. It returns an
+// error when the intercept is over first, or ctx ends.
+func (it *Intercept) WaitActive(ctx context.Context) error {
+	for {
+		it.s.mu.Lock()
+		state, over, err, changed := it.info, it.over, it.err, it.changed
+		it.s.mu.Unlock()
+		switch {
+		case err != nil:
+			return err
+		case over:
+			return errs.New(codes.Canceled, ReasonRemoved, "intercept %q was removed", it.spec.Name)
+		case state.GetDisposition() == manager.InterceptDispositionType_ACTIVE:
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return it.notActive(ctx, state)
+		}
+	}
+}
+
+func (it *Intercept) notActive(ctx context.Context, state *manager.InterceptInfo) error {
+	e := errs.New(errs.Code(context.Cause(ctx)), "NOT_ACTIVE", "intercept %q is not active: %s",
+		it.spec.Name, stateText(state))
+	return e.WithHint("trivet workload list shows whether %s has agents, trivet node list whether their nodes are connected",
+		it.spec.Workload)
+}
+
+// Close removes the intercept at the manager. Its open connections go on until
+// they end, or the session does.
+func (it *Intercept) Close(ctx context.Context) error {
+	it.finish(nil)
+	_, err := it.s.api.RemoveIntercept(ctx, &manager.RemoveInterceptRequest2{Session: it.s.info(), Name: it.spec.Name})
+	if err != nil && errs.Code(err) != codes.NotFound {
+		return fmt.Errorf("remove intercept %q: %w", it.spec.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,395 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"trivet/internal/errs"
+	"trivet/internal/pki"
+)
+
+// Reasons of the errors about connections.
+const (
+	// ReasonNoServer: none of the servers could be reached.
+	ReasonNoServer = "NO_SERVER"
+	// ReasonNoAnswer: a server did not answer in time.
+	ReasonNoAnswer = "NO_ANSWER"
+	// ReasonConnectionLost: a connection that worked broke.
+	ReasonConnectionLost = "CONNECTION_LOST"
+	// ReasonDraining: a server is shutting down in an orderly way.
+	ReasonDraining = "SERVER_DRAINING"
+	// ReasonNotServing: a server says that it cannot serve.
+	ReasonNotServing = "SERVER_NOT_SERVING"
+	// ReasonClosed: the pool was closed by its owner.
+	ReasonClosed = "POOL_CLOSED"
+)
+
+// Defaults of Options.
+const (
+	// DefaultCallTimeout covers a server that holds a write for 5 s while
+	// there is no leader, twice, and the way to the next server.
+	DefaultCallTimeout = 15 * time.Second
+	// DefaultPatience covers the restart of a server that is the only one.
+	DefaultPatience = 2 * time.Second
+	// DefaultAttemptTimeout is generous for a handshake across a continent and
+	// short for a user who waits because a server hangs.
+	DefaultAttemptTimeout = 2 * time.Second
+	// DefaultPingAfter and DefaultPingTimeout notice a hung server in 3 s.
+	DefaultPingAfter   = time.Second
+	DefaultPingTimeout = 2 * time.Second
+)
+
+// The redial schedule: tight, because a server that is back, or another one,
+// mostly is there in a moment, and capped so that nobody waits long after an
+// outage. Jitter keeps clients from coming in step.
+const (
+	redialMin = 20 * time.Millisecond
+	redialMax = 200 * time.Millisecond
+	// lingerTimeout bounds how long a link that is not current any more is
+	// kept for the streams on it; servers drain for 25 s.
+	lingerTimeout = 30 * time.Second
+	// steady is how old a link must get to count as one that works.
+	steady = time.Second
+)
+
+// Options of a Pool. The zero value is usable.
+type Options struct {
+	// Prefer is the address of the server to begin with; it need not be among
+	// the context's servers. The others remain for failover.
+	Prefer string
+	// Consistency is asked for on reads; empty leaves it to the servers.
+	Consistency Consistency
+	// CallTimeout bounds unary calls whose context has no deadline.
+	CallTimeout time.Duration
+	// Patience is how long a call waits while no server can be reached;
+	// negative means not at all.
+	Patience time.Duration
+	// AttemptTimeout bounds one attempt to connect to one server.
+	AttemptTimeout time.Duration
+	// PingAfter is the silence after which the server is pinged, PingTimeout
+	// how long its answer may take.
+	PingAfter, PingTimeout time.Duration
+	// Dialer makes TCP connections; nil means net.Dialer.
+	Dialer func(ctx context.Context, addr string) (net.Conn, error)
+	// Log receives what happens to connections; nil drops it.
+	Log *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&o.CallTimeout, DefaultCallTimeout)
+	set(&o.Patience, DefaultPatience)
+	set(&o.AttemptTimeout, DefaultAttemptTimeout)
+	set(&o.PingAfter, DefaultPingAfter)
+	set(&o.PingTimeout, DefaultPingTimeout)
+	if o.Dialer == nil {
+		o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Pool keeps one link to one of a cluster's servers and replaces it when its
+// server is gone, hung or shutting down. It implements
+// grpc.ClientConnInterface: unary calls fail over between servers, streams go
+// to the current one. It is safe for concurrent use.
+type Pool struct {
+	servers  []string
+	opts     Options
+	source   *pki.Source
+	tls      *tls.Config
+	writer   *writer
+	revision revisionMark
+
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	current *Link         // guarded by mu; nil while there is none
+	outage  *outage       // guarded by mu; set after a round without success
+	closed  bool          // guarded by mu
+	changed chan struct{} // guarded by mu; closed and replaced at any change
+}
+
+// outage describes a time without any reachable server.
+type outage struct {
+	since time.Time
+	err   error
+	// refused: every server refused us for who we are, so waiting is useless.
+	refused bool
+}
+
+// Dial starts a pool for the servers of c and waits for its first link. The
+// error explains per server why there is none. The caller closes the pool.
+func Dial(ctx context.Context, c Context, opts Options) (*Pool, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	source, err := c.Source()
+	if err != nil {
+		return nil, fmt.Errorf("open the bundle of context %q: %w", c.Name, err)
+	}
+	if err := source.Bundle().ValidAt(time.Now()); err != nil {
+		return nil, err
+	}
+	p := &Pool{
+		servers: slices.Clone(c.Servers),
+		opts:    opts.withDefaults(),
+		source:  source,
+		tls:     pki.ClientConfig(source, pki.Policy{ALPN: []string{"h2"}, Roles: []pki.Role{pki.RoleServer}}),
+		writer:  newWriter(),
+		changed: make(chan struct{}),
+	}
+	if opts.Prefer != "" {
+		rest := slices.DeleteFunc(p.servers, func(s string) bool { return s == opts.Prefer })
+		p.servers = append([]string{opts.Prefer}, rest...)
+	}
+	runCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	p.stop = stop
+	p.wg.Go(func() { p.run(runCtx) })
+	if _, err := p.Current(ctx); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Servers returns the addresses in the order in which they are tried.
+func (p *Pool) Servers() []string { return slices.Clone(p.servers) }
+
+// Close ends all connections and waits for the pool's goroutines. Calls that
+// are under way fail.
+func (p *Pool) Close() {
+	p.stop()
+	p.wg.Wait()
+}
+
+// Current returns the link in use. While there is none it waits: until ctx
+// ends, or until no server was reachable for Options.Patience.
+func (p *Pool) Current(ctx context.Context) (*Link, error) { return p.await(ctx, false) }
+
+// Await is Current with endless patience, for what runs in the background.
+func (p *Pool) Await(ctx context.Context) (*Link, error) { return p.await(ctx, true) }
+
+func (p *Pool) await(ctx context.Context, endless bool) (*Link, error) {
+	for {
+		p.mu.Lock()
+		link, out, closed, changed := p.current, p.outage, p.closed, p.changed
+		p.mu.Unlock()
+		switch {
+		case closed:
+			return nil, errs.New(codes.Canceled, ReasonClosed, "the connection was closed")
+		case link != nil && link.Cause() == nil:
+			return link, nil
+		}
+		left := time.Hour
+		if out != nil && !endless {
+			left = time.Until(out.since.Add(p.opts.Patience))
+			if left <= 0 || out.refused {
+				return nil, out.err
+			}
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			if out != nil {
+				return nil, out.err
+			}
+			return nil, fmt.Errorf("connect to a server: %w", context.Cause(ctx))
+		}
+		timer.Stop()
+	}
+}
+
+// Outage returns why there is no link right now, nil if there is one or the
+// first round of attempts is not over.
+func (p *Pool) Outage() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current != nil || p.outage == nil {
+		return nil
+	}
+	return p.outage.err
+}
+
+func (p *Pool) update(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// run keeps a current link until ctx ends.
+func (p *Pool) run(ctx context.Context) {
+	defer p.update(func() { p.closed, p.current = true, nil })
+	var pause backoff
+	next := 0
+	for {
+		link, at := p.connect(ctx, next, &pause)
+		if link == nil {
+			return
+		}
+		p.opts.Log.Info("connected", "server", link.Server, "address", link.Address)
+		p.update(func() { p.current, p.outage = link, nil })
+		since := time.Now()
+		cause := link.watch(ctx)
+		if ctx.Err() != nil {
+			link.retire(errs.New(codes.Canceled, ReasonClosed, "the connection was closed"))
+			link.close()
+			return
+		}
+		link.retire(cause)
+		p.opts.Log.Warn("connection lost", "server", link.Server, "address", link.Address, "cause", cause)
+		p.update(func() { p.current = nil })
+		p.discard(ctx, link)
+		next = at + 1
+		// The next server is tried at once, unless links break as fast as they
+		// are made.
+		if time.Since(since) > steady {
+			pause.reset()
+		} else if !pause.wait(ctx) {
+			return
+		}
+	}
+}
+
+// discard lets the streams of a retired link end and closes it.
+func (p *Pool) discard(ctx context.Context, link *Link) {
+	if errs.Reason(link.Cause()) == ReasonNoAnswer {
+		link.close() // its streams hang as it does
+		return
+	}
+	p.wg.Go(func() {
+		timer := time.NewTimer(lingerTimeout)
+		defer timer.Stop()
+		select {
+		case <-link.socket.gone:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		link.close()
+	})
+}
+
+// connect tries the servers in turn, beginning with number next, until one
+// answers or ctx ends (nil). A server that says that it cannot serve is taken
+// only if no other one of the same round can.
+func (p *Pool) connect(ctx context.Context, next int, pause *backoff) (*Link, int) {
+	for {
+		round := make([]error, 0, len(p.servers))
+		var second *Link
+		secondAt := 0
+		for i := range p.servers {
+			at := (next + i) % len(p.servers)
+			link, err := p.dial(ctx, p.servers[at])
+			switch {
+			case err == nil && link.serving.Load():
+				if second != nil {
+					second.close()
+				}
+				return link, at
+			case err == nil && second == nil:
+				second, secondAt = link, at
+			case err == nil:
+				link.close()
+			default:
+				round = append(round, fmt.Errorf("%s: %w", p.servers[at], err))
+			}
+			if second == nil && !pause.wait(ctx) {
+				return nil, 0
+			}
+		}
+		if second != nil {
+			return second, secondAt
+		}
+		p.note(round)
+	}
+}
+
+// note records a round of attempts without success.
+func (p *Pool) note(round []error) {
+	p.update(func() {
+		since := time.Now()
+		if p.outage != nil {
+			since = p.outage.since
+		}
+		p.outage = &outage{since: since, err: unreachable(round), refused: allRefused(round)}
+	})
+}
+
+func allRefused(round []error) bool {
+	return !slices.ContainsFunc(round, func(err error) bool {
+		code := errs.Code(err)
+		return code != codes.Unauthenticated && code != codes.PermissionDenied
+	})
+}
+
+// unreachable sums a round up: what all servers say alike is said once.
+func unreachable(round []error) *errs.Error {
+	first := errs.From(round[0])
+	if allRefused(round) {
+		return errs.New(first.Code, first.Reason, "connect to %w", round[0]).WithHint("%s", first.Hint)
+	}
+	text := make([]string, len(round))
+	for i, err := range round {
+		text[i] = err.Error()
+	}
+	e := errs.New(codes.Unavailable, ReasonNoServer, "no server can be reached: %s", strings.Join(text, "; "))
+	for _, err := range round {
+		if hint := errs.From(err).Hint; hint != "" {
+			return e.WithHint("%s", hint)
+		}
+	}
+	return e.WithHint("check that the servers run and that these addresses are right (trivet context show)")
+}
+
+// servingElsewhere tells whether another server than that of l can serve.
+func (p *Pool) servingElsewhere(ctx context.Context, l *Link) bool {
+	for _, addr := range p.servers {
+		if addr == l.Address {
+			continue
+		}
+		other, err := p.dial(ctx, addr)
+		if err != nil {
+			continue
+		}
+		serving := other.serving.Load()
+		other.close()
+		if serving {
+			return true
+		}
+	}
+	return false
+}
+
+// explain gives errors of TCP and TLS a reason and a hint.
+func (p *Pool) explain(err error) error {
+	err = pki.ExplainHandshake(err, p.source)
+	var typed *errs.Error
+	if errors.As(err, &typed) {
+		return typed
+	}
+	return err
+}

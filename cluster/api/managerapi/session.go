@@ -1,0 +1,147 @@
+package managerapi
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"trivet/cluster/authz"
+	"trivet/cluster/engine"
+	"trivet/internal/errs"
+	"trivet/internal/pki"
+	"trivet/proto/telepresence/manager"
+	commandv1 "trivet/proto/trivet/command/v1"
+)
+
+// Version answers without a session.
+func (s *Service) Version(context.Context, *emptypb.Empty) (*manager.VersionInfo2, error) {
+	return &manager.VersionInfo2{Name: "trivet", Version: contractVersion}, nil
+}
+
+// ArriveAsClient starts a client session.
+func (s *Service) ArriveAsClient(ctx context.Context, info *manager.ClientInfo) (*manager.SessionInfo, error) {
+	res, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_ArriveClient{
+		ArriveClient: &commandv1.ArriveClient{Info: info},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	out := s.sessionInfo(res.GetSession().GetId())
+	if id := info.GetInstallId(); id != "" {
+		out.InstallId = &id
+	}
+	return out, nil
+}
+
+// ArriveAsAgent starts an agent session, or returns the one that this pod has.
+func (s *Service) ArriveAsAgent(ctx context.Context, info *manager.AgentInfo) (*manager.SessionInfo, error) {
+	if err := s.mayBeAgent(ctx, info); err != nil {
+		return nil, err
+	}
+	res, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_ArriveAgent{
+		ArriveAgent: &commandv1.ArriveAgent{Info: info},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return s.sessionInfo(res.GetSession().GetId()), nil
+}
+
+func (s *Service) sessionInfo(id string) *manager.SessionInfo {
+	return &manager.SessionInfo{SessionId: id, ManagerInstallId: s.cfg.Core.Root().Meta().GetClusterId()}
+}
+
+// mayBeAgent: a node speaks only for pods that it reported, an agent only for
+// the workload in its certificate.
+func (s *Service) mayBeAgent(ctx context.Context, info *manager.AgentInfo) error {
+	me := authz.Caller(ctx)
+	// Missing fields get the state machine's answer, whose texts peers know.
+	if info.GetName() == "" || info.GetNamespace() == "" {
+		return nil
+	}
+	switch me.Role {
+	case pki.RoleNode:
+		if s.reported(s.cfg.Core.Root().Workload, me.Name, info) {
+			return nil
+		}
+		root, err := s.cfg.Core.Read(ctx, engine.Linearizable, 0)
+		if err != nil {
+			return err
+		}
+		if s.reported(root.Workload, me.Name, info) {
+			return nil
+		}
+		return errs.New(codes.PermissionDenied, "NOT_YOUR_POD", "node %s did not report pod %q of workload %s.%s",
+			me.Name, info.GetPodUid(), info.GetName(), info.GetNamespace()).
+			WithHint("a node may arrive as agent only for the pods in its workloads file")
+	case pki.RoleAgent:
+		if agentName(me.Name, info) {
+			return nil
+		}
+	}
+	return errs.New(codes.PermissionDenied, "NOT_YOUR_WORKLOAD", "%s may not arrive as agent of %s.%s", me, info.GetName(), info.GetNamespace())
+}
+
+func (s *Service) reported(workload func(ns, name string) (*commandv1.WorkloadRow, bool), node string, info *manager.AgentInfo) bool {
+	row, ok := workload(info.GetNamespace(), info.GetName())
+	return ok && slices.ContainsFunc(row.GetPods(), func(p *commandv1.Pod) bool {
+		return p.GetNode() == node && p.GetUid() == info.GetPodUid()
+	})
+}
+
+// ReconnectAgent resumes a known session. The state is replicated, so an
+// unknown one has really ended: the agent arrives again.
+func (s *Service) ReconnectAgent(ctx context.Context, req *manager.ReconnectAgentRequest) (*emptypb.Empty, error) {
+	row, err := s.session(ctx, req.GetSession(), commandv1.SessionKind_SESSION_KIND_AGENT)
+	if err != nil {
+		return nil, err
+	}
+	return new(emptypb.Empty), s.cfg.Core.Touch(ctx, row.GetId(), zeroTime)
+}
+
+// ReconnectClient resumes a known session. What the client claims about
+// intercepts and agents is a hint at most; the state is here already.
+func (s *Service) ReconnectClient(ctx context.Context, req *manager.ReconnectClientRequest) (*emptypb.Empty, error) {
+	row, err := s.session(ctx, req.GetSession(), commandv1.SessionKind_SESSION_KIND_CLIENT)
+	if err != nil {
+		return nil, err
+	}
+	return new(emptypb.Empty), s.cfg.Core.Touch(ctx, row.GetId(), zeroTime)
+}
+
+// Remain keeps a session alive. It is held while there is no leader: an error
+// would make older peers tear themselves down.
+func (s *Service) Remain(ctx context.Context, req *manager.RemainRequest) (*emptypb.Empty, error) {
+	row, err := s.session(ctx, req.GetSession(), 0)
+	if err != nil {
+		return nil, err
+	}
+	at := zeroTime
+	if row.GetKind() == commandv1.SessionKind_SESSION_KIND_CLIENT && req.GetLastActivity().IsValid() {
+		at = req.GetLastActivity().AsTime()
+	}
+	if err := s.cfg.Core.Touch(ctx, row.GetId(), at); err != nil {
+		return nil, errs.New(codes.Aborted, "KEEPALIVE_HELD", "the keepalive of session %q did not reach a leader: %w", row.GetId(), err).
+			WithHint("send it again")
+	}
+	return new(emptypb.Empty), nil
+}
+
+// Depart ends a session; an unknown one has ended already.
+func (s *Service) Depart(ctx context.Context, info *manager.SessionInfo) (*emptypb.Empty, error) {
+	if info.GetSessionId() == "" {
+		return nil, errs.New(codes.InvalidArgument, "MISSING_FIELD", "session id must not be empty")
+	}
+	_, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_Depart{
+		Depart: &commandv1.Depart{SessionId: info.GetSessionId()},
+	}})
+	return new(emptypb.Empty), err
+}
+
+// ReportMetrics takes the byte counts of streams that did not pass through the
+// manager; unknown sessions are ignored.
+func (s *Service) ReportMetrics(context.Context, *manager.TunnelMetrics) (*emptypb.Empty, error) {
+	return new(emptypb.Empty), nil
+}

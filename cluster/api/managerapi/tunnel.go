@@ -1,0 +1,96 @@
+package managerapi
+
+import (
+	"google.golang.org/grpc"
+
+	"trivet/internal/errs"
+	"trivet/proto/telepresence/manager"
+	commandv1 "trivet/proto/trivet/command/v1"
+	"trivet/tunnel"
+
+	"google.golang.org/grpc/codes"
+)
+
+// WatchDial passes on the requests to dial that are meant for a session. An
+// agent that calls it without a pod uid has shown itself as one of the older
+// generation, whose sessions are shorter.
+func (s *Service) WatchDial(info *manager.SessionInfo, stream grpc.ServerStreamingServer[manager.DialRequest]) error {
+	ctx := stream.Context()
+	row, err := s.session(ctx, info, 0)
+	if err != nil {
+		return err
+	}
+	if row.GetKind() == commandv1.SessionKind_SESSION_KIND_AGENT && row.GetGeneration() == commandv1.Generation_GENERATION_UNSPECIFIED {
+		if _, err := s.cfg.Core.Propose(ctx, row.GetIdentity(), nil, &commandv1.Command{Op: &commandv1.Command_SetGeneration{
+			SetGeneration: &commandv1.SetGeneration{SessionId: row.GetId(), Generation: commandv1.Generation_GENERATION_OLDER},
+		}}); err != nil {
+			return err
+		}
+	}
+	d := s.cfg.Registry.OpenDial(row.GetId())
+	defer func() { d.Close(s.endedByPeer()) }()
+	// The header tells the peer that from now on it can be asked.
+	if err := stream.SendHeader(nil); err != nil {
+		return err
+	}
+	cur := s.cfg.Core.WatchFrom(s.cfg.Core.Root())
+	for {
+		select {
+		case req := <-d.Requests():
+			if err := stream.Send(req); err != nil {
+				return err
+			}
+		case <-cur.Wait():
+			if _, ok := cur.Next().Root.Session(row.GetId()); !ok {
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.cfg.Stopping:
+			return errStopping()
+		}
+	}
+}
+
+// Tunnel joins the two ends of a connection. An agent's end waits for the
+// client that its second message names; a client's end answers a dial request.
+func (s *Service) Tunnel(stream grpc.BidiStreamingServer[manager.TunnelMessage, manager.TunnelMessage]) error {
+	ctx := stream.Context()
+	info, err := tunnel.Accept(stream)
+	if err != nil {
+		return err
+	}
+	row, err := s.session(ctx, &manager.SessionInfo{SessionId: info.SessionID}, 0)
+	if err != nil {
+		return err
+	}
+	if row.GetKind() == commandv1.SessionKind_SESSION_KIND_CLIENT {
+		return s.cfg.Exchange.Answer(ctx, stream, info)
+	}
+	client, err := tunnel.ReadSession(stream)
+	if err != nil {
+		return err
+	}
+	target, err := s.lookup(ctx, client)
+	if err != nil {
+		return err
+	}
+	if target.GetKind() != commandv1.SessionKind_SESSION_KIND_CLIENT {
+		return errs.New(codes.Canceled, "SESSION_NOT_FOUND", "session cancelled: client session %q not found", client)
+	}
+	if !s.mayReach(row, target) {
+		return errs.New(codes.PermissionDenied, "NO_INTERCEPT", "client session %q has no intercept on %s.%s",
+			client, row.GetAgent().GetName(), row.GetAgent().GetNamespace())
+	}
+	return s.cfg.Exchange.Await(ctx, stream, info, client)
+}
+
+// mayReach: an agent reaches only clients that intercept its workload.
+func (s *Service) mayReach(agent, client *commandv1.SessionRow) bool {
+	for row := range s.cfg.Core.Root().InterceptsOf(client.GetId()) {
+		if row.GetSpec().GetAgent() == agent.GetAgent().GetName() && row.GetSpec().GetNamespace() == agent.GetAgent().GetNamespace() {
+			return true
+		}
+	}
+	return false
+}

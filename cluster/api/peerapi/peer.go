@@ -1,0 +1,141 @@
+// Package peerapi serves trivet.peer.v1.Peer: what servers ask of each other.
+// Nothing here forwards again, so a question makes one hop at most.
+package peerapi
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"trivet/cluster/attach"
+	"trivet/cluster/engine"
+	"trivet/cluster/exchange"
+	"trivet/internal/errs"
+	"trivet/proto/telepresence/manager"
+	peerv1 "trivet/proto/trivet/peer/v1"
+	"trivet/proto/trivet/peer/v1/peersvc"
+)
+
+// maxCommands bounds one forwarded batch: a log entry holds no more.
+const maxCommands = 256
+
+// Config of a Service.
+type Config struct {
+	Engine   *engine.Engine
+	Registry *attach.Registry
+	Exchange *exchange.Exchange
+	// Info describes this server as it is now.
+	Info func() *peerv1.ServerInfo
+	// Met is told of every server that said hello.
+	Met func(*peerv1.ServerInfo)
+	// Transfer hands leadership to a server by id (empty: any) if this server
+	// leads.
+	Transfer func(to string) error
+	// Stopping is closed when the server begins to shut down.
+	Stopping <-chan struct{}
+}
+
+// Service is the peer service.
+type Service struct {
+	peersvc.UnimplementedPeerServer
+	cfg Config
+}
+
+// New makes the service.
+func New(cfg Config) *Service { return &Service{cfg: cfg} }
+
+// Hello introduces two servers.
+func (s *Service) Hello(_ context.Context, req *peerv1.HelloRequest) (*peerv1.HelloResponse, error) {
+	if req.GetServer().GetId() == "" {
+		return nil, errs.New(codes.InvalidArgument, "MISSING_FIELD", "hello without a server id")
+	}
+	s.cfg.Met(req.GetServer())
+	return &peerv1.HelloResponse{Server: s.cfg.Info()}, nil
+}
+
+// Propose applies commands if this server leads.
+func (s *Service) Propose(ctx context.Context, req *peerv1.ProposeRequest) (*peerv1.ProposeResponse, error) {
+	if n := len(req.GetCommands()); n == 0 || n > maxCommands {
+		return nil, errs.New(codes.InvalidArgument, "BAD_BATCH", "%d commands in one request, 1 to %d are allowed", n, maxCommands)
+	}
+	res, err := s.cfg.Engine.ProposeHere(ctx, req.GetCommands())
+	if err != nil {
+		return nil, err
+	}
+	return &peerv1.ProposeResponse{Results: res}, nil
+}
+
+// ReadRevision answers with a revision at which a read is linearizable, if
+// this server leads.
+func (s *Service) ReadRevision(ctx context.Context, _ *peerv1.ReadRevisionRequest) (*peerv1.ReadRevisionResponse, error) {
+	rev, err := s.cfg.Engine.ReadRevisionHere(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &peerv1.ReadRevisionResponse{Revision: rev}, nil
+}
+
+// Touch takes keepalives if this server leads.
+func (s *Service) Touch(_ context.Context, req *peerv1.TouchRequest) (*peerv1.TouchResponse, error) {
+	if err := s.cfg.Engine.TouchHere(req.GetTouches()); err != nil {
+		return nil, err
+	}
+	return new(peerv1.TouchResponse), nil
+}
+
+// WatchAttachments streams which sessions' streams this server holds.
+func (s *Service) WatchAttachments(_ *peerv1.WatchAttachmentsRequest, stream grpc.ServerStreamingServer[peerv1.AttachmentUpdate]) error {
+	sub := s.cfg.Registry.Subscribe()
+	defer sub.Close()
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	go func() {
+		select {
+		case <-s.cfg.Stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	me := s.cfg.Info()
+	full := true
+	for {
+		atts, err := sub.Next(ctx)
+		if err != nil {
+			return err
+		}
+		u := &peerv1.AttachmentUpdate{ServerId: me.GetId(), BootId: me.GetBootId(), Reset_: full}
+		for _, a := range atts {
+			u.Attachments = append(u.Attachments, &peerv1.Attachment{
+				SessionId: a.SessionID, DialStreams: int32(a.DialStreams), WatchStreams: int32(a.WatchStreams), EndedByPeer: a.EndedByPeer,
+			})
+		}
+		if err := stream.Send(u); err != nil {
+			return err
+		}
+		full = false
+	}
+}
+
+// Dial passes a dial request to a session that is attached here.
+func (s *Service) Dial(_ context.Context, offer *peerv1.DialOffer) (*peerv1.DialOfferResponse, error) {
+	ok, err := s.cfg.Exchange.Offered(offer)
+	if err != nil {
+		return nil, err
+	}
+	return &peerv1.DialOfferResponse{Delivered: ok}, nil
+}
+
+// Transfer hands leadership over if this server leads.
+func (s *Service) Transfer(_ context.Context, req *peerv1.TransferRequest) (*peerv1.TransferResponse, error) {
+	if err := s.cfg.Transfer(req.GetTo()); err != nil {
+		return nil, err
+	}
+	return new(peerv1.TransferResponse), nil
+}
+
+// Relay joins a tunnel end that arrived on another server with the one that
+// waits here.
+func (s *Service) Relay(stream grpc.BidiStreamingServer[manager.TunnelMessage, manager.TunnelMessage]) error {
+	return s.cfg.Exchange.ServeRelay(stream)
+}

@@ -1,0 +1,125 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"trivet/actors"
+	"trivet/internal/pki"
+)
+
+// Defaults of the listeners.
+const (
+	DefaultListen = ":7400"
+	DefaultAdmin  = "127.0.0.1:7401"
+)
+
+// Peer is one of the first servers of a cluster.
+type Peer struct {
+	// Name as in its certificate.
+	Name string
+	// Address of its main port, host:port.
+	Address string
+}
+
+// Config of a Server.
+type Config struct {
+	// Name is this server's name; it must be the one in its certificate.
+	Name string
+	// DataDir holds everything that must survive a restart.
+	DataDir string
+	// Listen and Advertise are the main port's address here and as the other
+	// servers dial it.
+	Listen, Advertise string
+	// Listener, when set, is used instead of Listen.
+	Listener net.Listener
+	// Admin is the address of health and metrics; empty turns them off.
+	Admin string
+	// Peers lists the first servers, this one included. They must all be given
+	// the same list.
+	Peers []Peer
+	// Source holds the server's certificate.
+	Source *pki.Source
+	// Multiplier scales all Raft timeouts, 1 to 10.
+	Multiplier int
+	// SnapshotThreshold, SnapshotInterval and TrailingLogs tune the log; zero
+	// means the replica's defaults.
+	SnapshotThreshold uint64
+	SnapshotInterval  time.Duration
+	TrailingLogs      uint64
+	// NoSync skips fsync; for benches only.
+	NoSync bool
+	// NoDeathWatch leaves failover to Raft's timeouts; for comparisons.
+	NoDeathWatch bool
+	// DrainTimeout bounds the wait for streams at shutdown; 0 means 5 s.
+	DrainTimeout time.Duration
+	// Limits are the leader's time limits; zero means the defaults.
+	Limits actors.Limits
+	// Version is the build's version, for status.
+	Version string
+	Logger  *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.Listen == "" {
+		c.Listen = DefaultListen
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = 5 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Limits == (actors.Limits{}) {
+		c.Limits = actors.DefaultLimits()
+	}
+	return c
+}
+
+// Validate reports everything that is wrong.
+func (c Config) Validate() error {
+	var problems []error
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if c.Name == "" {
+		bad("name is not set")
+	}
+	if c.DataDir == "" {
+		bad("dataDir is not set")
+	}
+	if _, _, err := net.SplitHostPort(c.Advertise); err != nil {
+		bad("advertise %q is not host:port: %w", c.Advertise, err)
+	}
+	if c.Source == nil {
+		bad("no certificate")
+	} else if id := c.Source.Bundle().ID; id.Role != pki.RoleServer {
+		bad("the certificate is for %s, not for a server", id)
+	} else if id.Name != c.Name {
+		bad("the certificate is for server %q, the configuration names %q", id.Name, c.Name)
+	}
+	switch n := len(c.Peers); {
+	case n == 0:
+		bad("peers is empty; list all first servers, this one included")
+	case n > 5 || n%2 == 0:
+		bad("%d peers: a manager has 1, 3 or 5 servers", n)
+	}
+	self, seen := false, make(map[string]bool)
+	for _, p := range c.Peers {
+		if seen[p.Name] || seen[p.Address] {
+			bad("peer %s %s is listed twice", p.Name, p.Address)
+		}
+		seen[p.Name], seen[p.Address] = true, true
+		if p.Name == c.Name {
+			self = true
+			if p.Address != c.Advertise {
+				bad("peers gives this server the address %s, advertise says %s", p.Address, c.Advertise)
+			}
+		}
+	}
+	if !self && len(c.Peers) > 0 {
+		bad("peers does not list this server (%s)", c.Name)
+	}
+	return errors.Join(problems...)
+}

@@ -1,0 +1,228 @@
+// Package deathwatch starts an election as soon as the leader's process is
+// known to be gone, instead of waiting for a timeout.
+//
+// Servers keep a connection to each other that carries nothing. When the one
+// to the leader ends and a redial is refused, the process is dead: a listening
+// socket lives exactly as long as it. A hang, a partition or a lost packet
+// does not look like that; those are left to Raft's timeouts.
+//
+// The election skips the pre-vote, so three things keep it from doing harm:
+// the refused redial, the rank (one survivor goes first, the next waits), and
+// a limit of one election per second.
+package deathwatch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	rankDelay     = 100 * time.Millisecond
+	electionEvery = time.Second
+	redialTimeout = 200 * time.Millisecond
+	retryMin      = 50 * time.Millisecond
+	retryMax      = time.Second
+)
+
+// Server is a voter.
+type Server struct{ ID, Address string }
+
+// Raft is what the watch needs of the replica.
+type Raft interface {
+	// Leader is the leader as this server knows it; empty when unknown.
+	Leader() (id, address string)
+	// ElectNow starts an election.
+	ElectNow() error
+}
+
+// Config of a Watch.
+type Config struct {
+	// Self is this server's id.
+	Self string
+	Raft Raft
+	// Dial opens a watch connection.
+	Dial   func(ctx context.Context, address string) (net.Conn, error)
+	Logger *slog.Logger
+}
+
+// Watch watches the other voters. Make it with New, feed it with Reconcile.
+type Watch struct {
+	cfg Config
+
+	mu       sync.Mutex
+	watched  map[Server]context.CancelFunc
+	voters   []string
+	lastElec time.Time
+	started  uint64
+	wg       sync.WaitGroup
+}
+
+// New returns a watch of nobody.
+func New(cfg Config) *Watch {
+	return &Watch{cfg: cfg, watched: make(map[Server]context.CancelFunc)}
+}
+
+// Reconcile makes the watch follow voters (itself included in the list). What
+// it starts ends with ctx.
+func (w *Watch) Reconcile(ctx context.Context, voters []Server) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.voters = w.voters[:0]
+	keep := make(map[Server]bool)
+	for _, v := range voters {
+		w.voters = append(w.voters, v.ID)
+		if v.ID == w.cfg.Self {
+			continue
+		}
+		keep[v] = true
+		if w.watched[v] == nil {
+			wctx, cancel := context.WithCancel(ctx)
+			w.watched[v] = cancel
+			w.wg.Add(1)
+			go w.follow(wctx, v)
+		}
+	}
+	slices.Sort(w.voters)
+	for v, cancel := range w.watched {
+		if !keep[v] {
+			cancel()
+			delete(w.watched, v)
+		}
+	}
+}
+
+// Wait returns when everything that Reconcile started has ended.
+func (w *Watch) Wait() { w.wg.Wait() }
+
+// Elections is how many elections this watch has started.
+func (w *Watch) Elections() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.started
+}
+
+func (w *Watch) follow(ctx context.Context, s Server) {
+	defer w.wg.Done()
+	delay := retryMin
+	for ctx.Err() == nil {
+		conn, err := w.cfg.Dial(ctx, s.Address)
+		if err == nil {
+			delay = retryMin
+			w.hold(ctx, conn)
+			if ctx.Err() == nil {
+				w.ended(ctx, s)
+			}
+		}
+		select {
+		case <-time.After(delay):
+			delay = min(2*delay, retryMax)
+		case <-ctx.Done():
+		}
+	}
+}
+
+// hold returns when the connection has ended.
+func (w *Watch) hold(ctx context.Context, conn net.Conn) {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer conn.Close()
+	// Nothing is ever sent; whatever ends the read ends the connection.
+	_, _ = io.Copy(io.Discard, conn)
+}
+
+// ended decides whether the end of a connection is the end of the leader.
+func (w *Watch) ended(ctx context.Context, s Server) {
+	if id, _ := w.cfg.Raft.Leader(); id != s.ID {
+		return
+	}
+	if !refused(ctx, s.Address) {
+		return
+	}
+	if rank := w.rank(s.ID); rank > 0 {
+		select {
+		case <-time.After(time.Duration(rank) * rankDelay):
+		case <-ctx.Done():
+			return
+		}
+	}
+	if id, _ := w.cfg.Raft.Leader(); id != s.ID && id != "" {
+		return
+	}
+	w.mu.Lock()
+	if time.Since(w.lastElec) < electionEvery {
+		w.mu.Unlock()
+		return
+	}
+	w.lastElec = time.Now()
+	w.started++
+	w.mu.Unlock()
+	w.cfg.Logger.Info("the leader's process is gone, starting an election", "leader", s.ID)
+	if err := w.cfg.Raft.ElectNow(); err != nil {
+		w.cfg.Logger.Warn("the election did not start", "err", err)
+	}
+}
+
+// refused dials once and says whether the address answered that nobody listens.
+func refused(ctx context.Context, address string) bool {
+	d := net.Dialer{Timeout: redialTimeout}
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err == nil {
+		conn.Close()
+		return false
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// rank is this server's place among the voters without the dead one, by id.
+func (w *Watch) rank(dead string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rank := 0
+	for _, id := range w.voters {
+		if id == w.cfg.Self {
+			return rank
+		}
+		if id != dead {
+			rank++
+		}
+	}
+	return rank
+}
+
+// Accept holds watch connections from ln until they end or ln is closed.
+func Accept(ln net.Listener) {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	open := make(map[net.Conn]struct{})
+	for {
+		conn, err := ln.Accept()
+		if err != nil {
+			break
+		}
+		mu.Lock()
+		open[conn] = struct{}{}
+		mu.Unlock()
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_, _ = io.Copy(io.Discard, conn)
+			conn.Close()
+			mu.Lock()
+			delete(open, conn)
+			mu.Unlock()
+		}()
+	}
+	mu.Lock()
+	for c := range open {
+		c.Close()
+	}
+	mu.Unlock()
+	wg.Wait()
+}

@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"trivet/cluster/replica"
+	"trivet/fsm"
+	"trivet/internal/errs"
+	commandv1 "trivet/proto/trivet/command/v1"
+	peerv1 "trivet/proto/trivet/peer/v1"
+	"trivet/proto/trivet/peer/v1/peersvc"
+)
+
+const digestBytes = 16
+
+// Request numbers a command that its own sender keeps repeating.
+type Request struct {
+	Writer         string
+	Number, Lowest uint64
+}
+
+// Propose makes one command of op (a value of the commandv1.Command oneof,
+// set in cmd), has it applied exactly once and returns its result. identity is
+// the authenticated caller; req numbers the command when the caller does.
+//
+// Errors: *errs.Error for a refusal, for a missing leader, and (reason
+// UNKNOWN_OUTCOME) when the context ended before the outcome was known.
+func (e *Engine) Propose(ctx context.Context, identity string, req *Request, cmd *commandv1.Command) (*commandv1.Result, error) {
+	cmd.Version = fsm.CommandVersion
+	cmd.Identity = identity
+	digest, err := payloadDigest(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if req == nil {
+		number, lowest, err := e.writer.begin(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("wait for a place among this server's writes: %w", err)
+		}
+		defer e.writer.end(number)
+		req = &Request{Writer: e.writer.name, Number: number, Lowest: lowest}
+	}
+	cmd.RequestId = &commandv1.RequestId{Writer: req.Writer, Number: req.Number, Lowest: req.Lowest, PayloadDigest: digest}
+	res, err := e.apply(ctx, []*commandv1.Command{cmd})
+	if err != nil {
+		return nil, err
+	}
+	return res[0], resultError(res[0])
+}
+
+// apply sends commands to the leader until they are applied and then waits
+// until the local state shows them.
+func (e *Engine) apply(ctx context.Context, cmds []*commandv1.Command) ([]*commandv1.Result, error) {
+	results, err := atLeader(ctx, e,
+		func(ctx context.Context) ([]*commandv1.Result, error) {
+			return e.cfg.Replica.Propose(ctx, copies(cmds))
+		},
+		func(ctx context.Context, c peersvc.PeerClient) ([]*commandv1.Result, error) {
+			resp, err := c.Propose(ctx, &peerv1.ProposeRequest{Commands: cmds})
+			if err == nil && len(resp.GetResults()) != len(cmds) {
+				err = fmt.Errorf("%w: the leader answered %d of %d commands", replica.ErrUnknownOutcome, len(resp.GetResults()), len(cmds))
+			}
+			return resp.GetResults(), err
+		}, retriableWrite)
+	if err != nil {
+		return nil, writeError(err)
+	}
+	last := results[len(results)-1].GetRevision()
+	if err := e.cfg.Replica.WaitRevision(ctx, last); err != nil {
+		return nil, errs.New(codes.Unavailable, "BEHIND", "the write was applied as revision %d but this server did not get to it: %w", last, err).
+			WithHint("read from another server")
+	}
+	return results, nil
+}
+
+// copies makes commands that the proposer may stamp while this call repeats
+// the originals.
+func copies(cmds []*commandv1.Command) []*commandv1.Command {
+	out := make([]*commandv1.Command, len(cmds))
+	for i, c := range cmds {
+		out[i] = &commandv1.Command{
+			Version: c.GetVersion(), RequestId: c.GetRequestId(), Identity: c.GetIdentity(),
+			ExpectedTerm: c.GetExpectedTerm(), StampedId: c.GetStampedId(), Op: c.GetOp(),
+		}
+	}
+	return out
+}
+
+// ProposeHere applies commands if this server leads and does not forward. It
+// serves the other servers' forwarded writes.
+func (e *Engine) ProposeHere(ctx context.Context, cmds []*commandv1.Command) ([]*commandv1.Result, error) {
+	res, err := e.cfg.Replica.Propose(ctx, cmds)
+	return res, transportError(err)
+}
+
+// payloadDigest covers the operation as it was sent, before any stamp.
+func payloadDigest(cmd *commandv1.Command) ([]byte, error) {
+	bare := &commandv1.Command{Version: cmd.GetVersion(), Op: cmd.GetOp()}
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare)
+	if err != nil {
+		return nil, fmt.Errorf("encode command: %w", err)
+	}
+	sum := sha256.Sum256(raw)
+	return sum[:digestBytes], nil
+}
+
+// Reasons that servers tell each other; a client sees them only when the hold
+// is over.
+const (
+	reasonNotLeader = "NOT_LEADER"
+	reasonUnknown   = "UNKNOWN_OUTCOME"
+	reasonBusy      = "BACKPRESSURE"
+	reasonTooLarge  = "TOO_LARGE"
+)
+
+// transportError gives the replica's errors the form in which they cross the
+// wire.
+func transportError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, replica.ErrNotLeader), errors.Is(err, replica.ErrClosed):
+		return errs.New(codes.Unavailable, reasonNotLeader, "%w", err)
+	case errors.Is(err, replica.ErrUnknownOutcome):
+		return errs.New(codes.Unavailable, reasonUnknown, "%w", err)
+	case errors.Is(err, replica.ErrBusy):
+		return errs.New(codes.ResourceExhausted, reasonBusy, "%w", err).WithHint("write more slowly")
+	case errors.Is(err, replica.ErrTooLarge):
+		return errs.New(codes.InvalidArgument, reasonTooLarge, "%w", err)
+	}
+	return err
+}
+
+// retriableWrite: with a number on the command every repetition is safe, so
+// only answers that will not change are final.
+func retriableWrite(err error) bool {
+	switch {
+	case errors.Is(err, replica.ErrBusy), errors.Is(err, replica.ErrTooLarge):
+		return false
+	case errors.Is(err, replica.ErrNotLeader), errors.Is(err, replica.ErrUnknownOutcome), errors.Is(err, replica.ErrClosed):
+		return true
+	}
+	switch errs.Code(err) {
+	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.Aborted:
+		return true
+	}
+	return false
+}
+
+func writeError(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return errs.New(errs.Code(err), reasonUnknown, "the write was sent but its outcome is unknown: %w", err).
+			WithHint("send it again; the same request number makes that safe")
+	}
+	return transportError(err)
+}
+
+// resultError turns a refusal into an error.
+func resultError(r *commandv1.Result) error {
+	if r.GetCode() == commandv1.Code_CODE_OK {
+		return nil
+	}
+	e := errs.New(codes.Code(r.GetCode()), r.GetReason(), "%s", r.GetMessage())
+	e.Hint = r.GetHint()
+	return e
+}

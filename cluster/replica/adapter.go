@@ -1,0 +1,69 @@
+package replica
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
+
+	"trivet/fsm"
+	commandv1 "trivet/proto/trivet/command/v1"
+)
+
+// adapter is what Raft sees of the state machine.
+type adapter struct {
+	machine *fsm.Machine
+	applied *waitList
+	// fatal ends the process: a replica that cannot apply what its peers
+	// applied must not go on serving.
+	fatal func(error)
+}
+
+// Apply decodes an entry and applies it. Raft calls it from one goroutine.
+func (a *adapter) Apply(l *raft.Log) any {
+	entry := new(commandv1.Entry)
+	if err := proto.Unmarshal(l.Data, entry); err != nil {
+		a.fatal(fmt.Errorf("decode log entry %d of term %d: %w", l.Index, l.Term, err))
+		return nil
+	}
+	results, err := a.machine.Apply(fsm.Position{Index: l.Index, Term: l.Term}, entry)
+	if err != nil {
+		a.fatal(fmt.Errorf("apply log entry %d of term %d: %w", l.Index, l.Term, err))
+		return nil
+	}
+	a.applied.advance(a.machine.Root().Revision(), l.Index)
+	return results
+}
+
+// Snapshot takes the current root; it costs nothing.
+func (a *adapter) Snapshot() (raft.FSMSnapshot, error) {
+	return &snapshot{a.machine.Snapshot()}, nil
+}
+
+// Restore replaces the state with a snapshot's. On failure the old state stays
+// and Raft reports the error.
+func (a *adapter) Restore(r io.ReadCloser) error {
+	defer r.Close()
+	if err := a.machine.Restore(r); err != nil {
+		return fmt.Errorf("restore snapshot: %w", err)
+	}
+	root := a.machine.Root()
+	a.applied.advance(root.Revision(), root.Position().Index)
+	return nil
+}
+
+type snapshot struct{ s *fsm.Snapshot }
+
+// Persist streams the snapshot into the sink.
+func (s *snapshot) Persist(sink raft.SnapshotSink) error {
+	if _, err := s.s.WriteTo(sink); err != nil {
+		// The sink is broken already; its own error adds nothing.
+		_ = sink.Cancel()
+		return fmt.Errorf("write snapshot %s: %w", sink.ID(), err)
+	}
+	return sink.Close()
+}
+
+// Release is a no-op: the root is garbage once nobody points to it.
+func (s *snapshot) Release() {}

@@ -1,0 +1,102 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// ReadRevision returns a revision such that a read at or past it is
+// linearizable: leadership was confirmed by a quorum after the call began, and
+// the leader has applied an entry of its own term. Only the leader can answer;
+// others return ErrNotLeader.
+func (r *Replica) ReadRevision(ctx context.Context) (uint64, error) {
+	term := r.term.Load()
+	if term == 0 {
+		return 0, ErrNotLeader
+	}
+	index := r.raft.CommitIndex()
+	if err := r.verifier.verify(ctx); err != nil {
+		return 0, err
+	}
+	if r.term.Load() != term {
+		return 0, ErrNotLeader
+	}
+	// Everything of earlier terms was applied before the barrier passed; of this
+	// term, commands are what the state machine will get to see.
+	if err := r.adapter.applied.waitIndex(ctx, min(index, r.tracked.lastCommand(term))); err != nil {
+		return 0, err
+	}
+	return r.cfg.Machine.Root().Revision(), nil
+}
+
+// verifier coalesces quorum rounds: callers that arrive while one is under way
+// share the next one, which starts after they arrived.
+type verifier struct {
+	raft *raft.Raft
+
+	mu      sync.Mutex
+	running bool
+	next    *round
+	wg      sync.WaitGroup
+	closed  bool
+}
+
+type round struct {
+	done chan struct{}
+	err  error
+}
+
+func newVerifier(r *raft.Raft) *verifier { return &verifier{raft: r} }
+
+func (v *verifier) close() {
+	v.mu.Lock()
+	v.closed = true
+	v.mu.Unlock()
+	v.wg.Wait()
+}
+
+func (v *verifier) verify(ctx context.Context) error {
+	v.mu.Lock()
+	if v.closed {
+		v.mu.Unlock()
+		return ErrClosed
+	}
+	if v.next == nil {
+		v.next = &round{done: make(chan struct{})}
+	}
+	mine := v.next
+	if !v.running {
+		v.running = true
+		v.wg.Add(1)
+		go v.run()
+	}
+	v.mu.Unlock()
+	select {
+	case <-mine.done:
+		return mine.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (v *verifier) run() {
+	defer v.wg.Done()
+	for {
+		v.mu.Lock()
+		cur := v.next
+		v.next = nil
+		if cur == nil {
+			v.running = false
+			v.mu.Unlock()
+			return
+		}
+		v.mu.Unlock()
+		if err := v.raft.VerifyLeader().Error(); err != nil {
+			cur.err = fmt.Errorf("%w: %w", ErrNotLeader, err)
+		}
+		close(cur.done)
+	}
+}

@@ -1,0 +1,348 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+
+	commandv1 "trivet/proto/trivet/command/v1"
+)
+
+const (
+	idFile        = "server-id"
+	raftDir       = "raft"
+	logFile       = "log.db"
+	logCache      = 512
+	snapshotsKept = 2
+	// transportTimeout bounds one Raft RPC; a stopped peer makes calls hang that
+	// long.
+	transportTimeout = 10 * time.Second
+	transportPool    = 3
+	leaderSlots      = 8
+)
+
+// Replica is one voter. Make it with Open, end it with Close.
+type Replica struct {
+	cfg       Config
+	id        raft.ServerID
+	raft      *raft.Raft
+	transport *raft.NetworkTransport
+	log       *raftboltdb.BoltStore
+	tracked   *trackedLog
+	adapter   *adapter
+	proposer  *proposer
+	clock     *stampClock
+	verifier  *verifier
+	hasState  bool
+
+	notify     chan bool
+	leadership chan Leadership
+	fatal      chan error
+	fatalOnce  sync.Once
+	term       atomic.Uint64
+	stop       chan struct{}
+	wg         sync.WaitGroup
+}
+
+// Leadership tells that this replica began or ended to lead. Established is
+// true only after the barrier: the state machine then holds every entry of
+// earlier terms.
+type Leadership struct {
+	Established bool
+	Term        uint64
+}
+
+// Open opens the data directory, making it on first use, and starts Raft. A
+// directory whose id exists while its Raft state is gone is refused: a voter
+// that forgot its votes could elect a second leader.
+func Open(cfg Config) (*Replica, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("open replica: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	dir := filepath.Join(cfg.DataDir, raftDir)
+	id, fresh, err := loadID(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(dir, logFile)); errors.Is(err, os.ErrNotExist) && !fresh {
+		return nil, fmt.Errorf("%w: %s names server %s but its Raft state is missing; "+
+			"move the directory away and let an operator replace the server under a new id", ErrForeignData, cfg.DataDir, id)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	opts := *bbolt.DefaultOptions
+	opts.Timeout = 2 * time.Second
+	opts.FreelistType = bbolt.FreelistMapType
+	opts.NoFreelistSync = true
+	store, err := raftboltdb.New(raftboltdb.Options{
+		Path: filepath.Join(dir, logFile), BoltOptions: &opts, NoSync: cfg.NoSync, MsgpackUseNewTimeFormat: true,
+	})
+	if err != nil {
+		if errors.Is(err, bbolt.ErrTimeout) {
+			return nil, fmt.Errorf("open log in %s: another process has it open; stop it first: %w", dir, err)
+		}
+		return nil, fmt.Errorf("open log in %s: %w", dir, err)
+	}
+	r, err := start(cfg, raft.ServerID(id), dir, store)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	if fresh {
+		// Written last: an id without state is the sign of a wiped disk.
+		if err := saveID(cfg.DataDir, id); err != nil {
+			return nil, errors.Join(err, r.Close())
+		}
+	}
+	return r, nil
+}
+
+func start(cfg Config, id raft.ServerID, dir string, store *raftboltdb.BoltStore) (*Replica, error) {
+	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, newHCLog(cfg.Logger.With("component", "snapshot")))
+	if err != nil {
+		return nil, fmt.Errorf("open snapshots in %s: %w", dir, err)
+	}
+	cached, err := raft.NewLogCache(logCache, store)
+	if err != nil {
+		return nil, fmt.Errorf("make log cache: %w", err)
+	}
+	hasState, err := raft.HasExistingState(cached, store, snaps)
+	if err != nil {
+		return nil, fmt.Errorf("read Raft state in %s: %w", dir, err)
+	}
+	r := &Replica{
+		cfg: cfg, id: id, log: store, hasState: hasState,
+		clock:      new(stampClock),
+		notify:     make(chan bool, leaderSlots),
+		leadership: make(chan Leadership, leaderSlots),
+		fatal:      make(chan error, 1),
+		stop:       make(chan struct{}),
+	}
+	r.adapter = &adapter{machine: cfg.Machine, applied: new(waitList), fatal: r.fail}
+	r.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: cfg.Stream, MaxPool: transportPool, MaxRPCsInFlight: 1, Timeout: transportTimeout,
+		MsgpackUseNewTimeFormat: true, Logger: newHCLog(cfg.Logger.With("component", "raft-transport")),
+	})
+	r.tracked = &trackedLog{LogStore: cached}
+	r.raft, err = raft.NewRaft(cfg.raftConfig(id, r.notify), r.adapter, r.tracked, store, snaps, r.transport)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start Raft: %w", err), r.transport.Close())
+	}
+	r.proposer = newProposer(r.raft, r.clock)
+	r.verifier = newVerifier(r.raft)
+	r.wg.Add(1)
+	go r.monitor()
+	return r, nil
+}
+
+func loadID(dir string) (id string, fresh bool, err error) {
+	raw, err := os.ReadFile(filepath.Join(dir, idFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return uuid.NewString(), true, nil
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("read server id: %w", err)
+	}
+	id = strings.TrimSpace(string(raw))
+	if _, err := uuid.Parse(id); err != nil {
+		return "", false, fmt.Errorf("%w: %s is not a UUID: %w", ErrForeignData, filepath.Join(dir, idFile), err)
+	}
+	return id, false, nil
+}
+
+func saveID(dir, id string) error {
+	path := filepath.Join(dir, idFile)
+	if err := os.WriteFile(path+".tmp", []byte(id+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write server id: %w", err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return fmt.Errorf("write server id: %w", err)
+	}
+	return nil
+}
+
+// Close stops Raft and releases the data directory. Commands in flight end
+// with ErrUnknownOutcome.
+func (r *Replica) Close() error {
+	close(r.stop)
+	err := r.raft.Shutdown().Error()
+	r.proposer.close()
+	r.verifier.close()
+	r.wg.Wait()
+	return errors.Join(err, r.transport.Close(), r.log.Close())
+}
+
+func (r *Replica) fail(err error) {
+	r.fatalOnce.Do(func() {
+		r.cfg.Logger.Error("this replica cannot go on", "err", err)
+		r.fatal <- err
+	})
+	// Raft must not apply anything after this entry.
+	<-r.stop
+}
+
+// Fatal delivers the error after which the process has to end; at most one.
+func (r *Replica) Fatal() <-chan error { return r.fatal }
+
+// ID is the server's UUID, kept in the data directory.
+func (r *Replica) ID() string { return string(r.id) }
+
+// HasState says whether the data directory held Raft state when it was opened.
+func (r *Replica) HasState() bool { return r.hasState }
+
+// Bootstrap writes the first configuration. All first servers write the same
+// list, sorted by id; writing it where state exists is not an error.
+func (r *Replica) Bootstrap(servers []raft.Server) error {
+	err := r.raft.BootstrapCluster(raft.Configuration{Servers: servers}).Error()
+	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
+		return fmt.Errorf("bootstrap: %w", err)
+	}
+	return nil
+}
+
+// Propose gives commands to the log as the leader and waits until this
+// replica's state machine has applied them. It stamps the commands in place;
+// after ErrUnknownOutcome they still belong to the proposer and a repetition
+// needs a copy.
+func (r *Replica) Propose(ctx context.Context, cmds []*commandv1.Command) ([]*commandv1.Result, error) {
+	if r.raft.State() != raft.Leader {
+		return nil, ErrNotLeader
+	}
+	return r.proposer.propose(ctx, cmds)
+}
+
+// WaitRevision returns once the state machine is at or past revision.
+func (r *Replica) WaitRevision(ctx context.Context, revision uint64) error {
+	return r.adapter.applied.waitRevision(ctx, revision)
+}
+
+// Leader returns id and address of the leader as this replica knows it; both
+// empty when it knows none.
+func (r *Replica) Leader() (id, address string) {
+	a, i := r.raft.LeaderWithID()
+	return string(i), string(a)
+}
+
+// IsLeader says whether this replica leads right now, barrier or not.
+func (r *Replica) IsLeader() bool { return r.raft.State() == raft.Leader }
+
+// LeaderTerm is the term in which this replica leads with its barrier passed;
+// 0 when it does not.
+func (r *Replica) LeaderTerm() uint64 { return r.term.Load() }
+
+// Term is the current term.
+func (r *Replica) Term() uint64 { return r.raft.CurrentTerm() }
+
+// LastContact is when the leader was last heard of (now, on the leader).
+func (r *Replica) LastContact() time.Time {
+	if r.IsLeader() {
+		return time.Now()
+	}
+	return r.raft.LastContact()
+}
+
+// Servers returns the latest configuration.
+func (r *Replica) Servers() ([]raft.Server, error) {
+	f := r.raft.GetConfiguration()
+	if err := f.Error(); err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	return f.Configuration().Servers, nil
+}
+
+// TransferLeadership hands leadership to the server with that id and address,
+// or to the most up-to-date one when id is empty.
+func (r *Replica) TransferLeadership(id, address string) error {
+	var f raft.Future
+	if id == "" {
+		f = r.raft.LeadershipTransfer()
+	} else {
+		f = r.raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(address))
+	}
+	if err := f.Error(); err != nil {
+		return fmt.Errorf("transfer leadership: %w", err)
+	}
+	return nil
+}
+
+// ElectNow makes this replica a candidate at once, without the pre-vote and
+// without waiting for a timeout. Only the death watch may do that, with
+// evidence that the leader is gone.
+func (r *Replica) ElectNow() error {
+	req := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{
+		ProtocolVersion: raft.ProtocolVersionMax,
+		ID:              []byte(r.id),
+		Addr:            r.transport.EncodePeer(r.id, raft.ServerAddress(r.cfg.Advertise)),
+	}}
+	var resp raft.TimeoutNowResponse
+	if err := r.transport.TimeoutNow(r.id, raft.ServerAddress(r.cfg.Advertise), req, &resp); err != nil {
+		return fmt.Errorf("start election: %w", err)
+	}
+	return nil
+}
+
+// Snapshot takes a snapshot now.
+func (r *Replica) Snapshot() error {
+	if err := r.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	return nil
+}
+
+// Stats are counters of the proposer.
+type Stats struct {
+	// Entries and Commands were handed to Raft; Refused were not, because the
+	// queue was full.
+	Entries, Commands, Refused uint64
+	// Queued is the number of proposals waiting right now, of QueueCap.
+	Queued, QueueCap int
+}
+
+// Stats returns the counters.
+func (r *Replica) Stats() Stats {
+	p := r.proposer
+	return Stats{
+		Entries: p.entries.Load(), Commands: p.commands.Load(), Refused: p.refused.Load(),
+		Queued: len(p.queue), QueueCap: cap(p.queue),
+	}
+}
+
+// WatchLeader calls f whenever the leader that this replica knows changes. f
+// must not block. The returned function ends that.
+func (r *Replica) WatchLeader(f func()) (stop func()) {
+	ch := make(chan raft.Observation, leaderSlots)
+	o := raft.NewObserver(ch, false, func(o *raft.Observation) bool {
+		_, ok := o.Data.(raft.LeaderObservation)
+		return ok
+	})
+	r.raft.RegisterObserver(o)
+	done, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		for {
+			select {
+			case <-ch:
+				f()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		r.raft.DeregisterObserver(o)
+		close(done)
+		<-gone
+	})
+}

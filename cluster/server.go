@@ -1,0 +1,324 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/raft"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+
+	"trivet/cluster/api/managerapi"
+	"trivet/cluster/api/nodeapi"
+	"trivet/cluster/api/operatorapi"
+	"trivet/cluster/api/peerapi"
+	"trivet/cluster/attach"
+	"trivet/cluster/authz"
+	"trivet/cluster/deathwatch"
+	"trivet/cluster/engine"
+	"trivet/cluster/exchange"
+	"trivet/cluster/peers"
+	"trivet/cluster/replica"
+	"trivet/fsm"
+	"trivet/internal/pki"
+	"trivet/internal/portmux"
+	"trivet/internal/rt"
+	"trivet/proto/telepresence/managersvc"
+	"trivet/proto/trivet/node/v1/nodesvc"
+	"trivet/proto/trivet/operator/v1/operatorsvc"
+	"trivet/proto/trivet/peer/v1/peersvc"
+)
+
+// Keepalive bounds: peers may ping as often as every half second, and a peer
+// that does not answer for 5 s is gone.
+const (
+	minPing     = 500 * time.Millisecond
+	pingIdle    = 10 * time.Second
+	pingTimeout = 5 * time.Second
+	maxMessage  = 4 << 20
+	maxStreams  = 10_000
+	// unreadyAfter is how long a server stays ready without hearing a leader.
+	unreadyAfter = 5 * time.Second
+)
+
+// Server is one server of the manager. Make it with Start.
+type Server struct {
+	cfg     Config
+	log     *slog.Logger
+	bootID  string
+	started time.Time
+
+	machine  *fsm.Machine
+	replica  *replica.Replica
+	pool     *peers.Pool
+	dir      *directory
+	engine   *engine.Engine
+	registry *attach.Registry
+	view     *attach.View
+	exchange *exchange.Exchange
+	follower *peers.Follower
+	watch    *deathwatch.Watch
+	actors   *rt.System
+	guard    *authz.Guard
+	mux      *portmux.Mux
+	grpc     *grpc.Server
+	admin    *admin
+
+	hasState   atomic.Bool
+	stopping   chan struct{}
+	stopOnce   sync.Once
+	unwatch    func()
+	cancel     context.CancelFunc
+	wg         sync.WaitGroup
+	muxErr     chan error
+	watchConns net.Listener
+}
+
+// Start starts a server. It returns once the ports are open and Raft runs;
+// whether there is a leader is for Ready to tell.
+func Start(cfg Config) (*Server, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("server configuration: %w", err)
+	}
+	ln := cfg.Listener
+	if ln == nil {
+		var err error
+		if ln, err = net.Listen("tcp", cfg.Listen); err != nil {
+			return nil, fmt.Errorf("open the main port: %w", err)
+		}
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger, bootID: uuid.NewString(), started: time.Now(),
+		machine: fsm.New(fsm.Options{}), registry: attach.NewRegistry(), view: attach.NewView(),
+		stopping: make(chan struct{}), muxErr: make(chan error, 1),
+	}
+	if err := s.start(ln); err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
+	return s, nil
+}
+
+func (s *Server) start(ln net.Listener) error {
+	serverOnly := []pki.Role{pki.RoleServer}
+	s.mux = portmux.New(ln, pki.ServerConfig(s.cfg.Source, pki.Policy{
+		ALPN: []string{"h2", peers.ALPNRaft, peers.ALPNWatch}, Roles: pki.Roles(),
+		RolesFor: map[string][]pki.Role{peers.ALPNRaft: serverOnly, peers.ALPNWatch: serverOnly},
+	}), portmux.Options{OnReject: s.rejected})
+	dial := pki.ClientConfig(s.cfg.Source, pki.Policy{ALPN: []string{"h2"}, Roles: serverOnly})
+
+	h2 := s.mux.ALPN("h2")
+	s.watchConns = s.mux.ALPN(peers.ALPNWatch)
+	var err error
+	s.replica, err = replica.Open(replica.Config{
+		DataDir: s.cfg.DataDir, Advertise: s.cfg.Advertise, Multiplier: s.cfg.Multiplier, Machine: s.machine,
+		Stream: advertised{peers.NewStreamLayer(s.mux.ALPN(peers.ALPNRaft), dial), s.cfg.Advertise},
+		Logger: s.log, SnapshotThreshold: s.cfg.SnapshotThreshold, SnapshotInterval: s.cfg.SnapshotInterval,
+		TrailingLogs: s.cfg.TrailingLogs, NoSync: s.cfg.NoSync,
+	})
+	if err != nil {
+		return errors.Join(err, s.mux.Close())
+	}
+	s.hasState.Store(s.replica.HasState())
+	s.pool = peers.NewPool(dial)
+	s.dir = newDirectory(s.replica.ID(), s.pool)
+	s.engine = engine.New(engine.Config{Replica: s.replica, Peers: s.pool, Machine: s.machine, BootID: s.bootID, Logger: s.log})
+	s.exchange = exchange.New(exchange.Config{
+		Self: s.replica.ID(), Registry: s.registry, View: s.view, Peers: exchange.WirePeers{Directory: s.dir}, Logger: s.log,
+	})
+	s.follower = peers.NewFollower(s.pool, s.view, s.log)
+	s.watch = deathwatch.New(deathwatch.Config{
+		Self: s.replica.ID(), Raft: s.replica, Logger: s.log,
+		Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			return peers.DialWatch(ctx, address, dial)
+		},
+	})
+	s.actors = rt.NewSystem(rt.Options{Name: s.cfg.Name, Logger: s.log, OnEscalate: func(child string, reason error) {
+		s.escalate(fmt.Errorf("actors under %s: %w", child, reason))
+	}})
+	s.services()
+	if s.admin, err = newAdmin(s, s.cfg.Admin); err != nil {
+		return errors.Join(err, s.replica.Close(), s.mux.Close())
+	}
+	s.run(h2)
+	return nil
+}
+
+// advertised gives Raft the address that peers dial as its own.
+type advertised struct {
+	*peers.StreamLayer
+	address string
+}
+
+func (a advertised) Addr() net.Addr { return address(a.address) }
+
+type address string
+
+func (address) Network() string  { return "tcp" }
+func (a address) String() string { return string(a) }
+
+func (s *Server) services() {
+	s.guard = &authz.Guard{Denied: func(uri string) (string, bool) {
+		row, ok := s.machine.Root().Identity(uri)
+		return row.GetReason(), ok && row.GetDenied()
+	}}
+	s.grpc = grpc.NewServer(
+		grpc.Creds(portmux.Credentials()),
+		grpc.ChainUnaryInterceptor(s.showRevision, s.guard.Unary),
+		grpc.ChainStreamInterceptor(s.guard.Stream),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingIdle, Timeout: pingTimeout}),
+	)
+	mgr := managerapi.New(managerapi.Config{
+		Core: s.engine, Registry: s.registry, Exchange: s.exchange, Stopping: s.stopping, Logger: s.log,
+	})
+	managersvc.RegisterManagerServer(s.grpc, mgr)
+	operatorsvc.RegisterOperatorServer(s.grpc, operatorapi.New(operatorapi.Config{
+		Core: s.engine, Cluster: (*clusterView)(s), Creator: mgr, View: s.view,
+	}))
+	nodesvc.RegisterNodeControlServer(s.grpc, nodeapi.New(nodeapi.Config{
+		Core: s.engine, Registry: s.registry, Stopping: s.stopping, Logger: s.log,
+	}))
+	peersvc.RegisterPeerServer(s.grpc, peerapi.New(peerapi.Config{
+		Engine: s.engine, Registry: s.registry, Exchange: s.exchange, Info: s.info, Met: s.dir.meet,
+		Transfer: s.transferHere, Stopping: s.stopping,
+	}))
+	healthpb.RegisterHealthServer(s.grpc, health.NewServer())
+}
+
+// GRPC is the gRPC server, for tests that walk its services.
+func (s *Server) GRPC() *grpc.Server { return s.grpc }
+
+// showRevision tells the caller which state the answer shows, so that its next
+// read elsewhere is not older.
+func (s *Server) showRevision(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	resp, err := next(ctx, req)
+	// A call that has ended already takes no header; nothing is lost by that.
+	_ = grpc.SetHeader(ctx, metadata.Pairs(engine.MetaRevision, strconv.FormatUint(s.machine.Root().Revision(), 10)))
+	return resp, err
+}
+
+func (s *Server) run(h2 net.Listener) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.unwatch = s.replica.WatchLeader(s.engine.LeaderChanged)
+	s.wg.Go(func() { s.muxErr <- s.mux.Serve(ctx) })
+	s.wg.Go(func() {
+		if err := s.grpc.Serve(h2); err != nil && ctx.Err() == nil {
+			s.log.Error("gRPC ended", "err", err)
+		}
+	})
+	s.wg.Go(func() { deathwatch.Accept(s.watchConns) })
+	s.wg.Go(func() { s.ownAttachments(ctx) })
+	s.wg.Add(4)
+	go s.introduce(ctx)
+	go s.lead(ctx)
+	go s.register(ctx)
+	go s.reconcile(ctx)
+	s.admin.serve()
+	s.log.Info("server started", "name", s.cfg.Name, "id", s.replica.ID(), "address", s.cfg.Advertise, "boot", s.bootID)
+}
+
+// ownAttachments feeds this server's own streams into the view.
+func (s *Server) ownAttachments(ctx context.Context) {
+	sub := s.registry.Subscribe()
+	defer sub.Close()
+	full := true
+	for {
+		atts, err := sub.Next(ctx)
+		if err != nil {
+			return
+		}
+		s.view.Set(s.replica.ID(), s.bootID, full, atts)
+		full = false
+	}
+}
+
+func (s *Server) applyConfiguration(ctx context.Context, servers []raft.Server) {
+	var targets []peers.Target
+	var voters []deathwatch.Server
+	for _, x := range servers {
+		if string(x.ID) != s.replica.ID() {
+			targets = append(targets, peers.Target{ID: string(x.ID), Address: string(x.Address)})
+		}
+		if x.Suffrage == raft.Voter {
+			voters = append(voters, deathwatch.Server{ID: string(x.ID), Address: string(x.Address)})
+		}
+	}
+	s.follower.Reconcile(ctx, targets)
+	if !s.cfg.NoDeathWatch {
+		s.watch.Reconcile(ctx, voters)
+	}
+}
+
+func (s *Server) rejected(r portmux.Rejection) {
+	s.log.Debug("a connection was turned away", "remote", r.Remote, "reason", r.Reason, "err", r.Err)
+}
+
+// Run waits until ctx ends, then shuts down in order; or until something makes
+// it impossible to go on, whose error it returns.
+func (s *Server) Run(ctx context.Context) error {
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-s.replica.Fatal():
+	case err = <-s.muxErr:
+		s.muxErr <- err
+		if err != nil {
+			err = fmt.Errorf("main port: %w", err)
+		}
+	}
+	return errors.Join(err, s.Close())
+}
+
+// Close shuts down: leadership is handed over, streams are told to go
+// elsewhere, then Raft stops and the data directory is released.
+func (s *Server) Close() error {
+	var err error
+	s.stopOnce.Do(func() { err = s.close() })
+	return err
+}
+
+func (s *Server) close() error {
+	if s.replica.IsLeader() && len(s.dir.Others()) > 0 {
+		if err := s.replica.TransferLeadership("", ""); err != nil {
+			s.log.Warn("leadership was not handed over", "err", err)
+		} else {
+			s.log.Info("leadership handed over")
+		}
+	}
+	close(s.stopping)
+	drained := make(chan struct{})
+	go func() { s.grpc.GracefulStop(); close(drained) }()
+	select {
+	case <-drained:
+	case <-time.After(s.cfg.DrainTimeout):
+		s.grpc.Stop()
+		<-drained
+	}
+	s.cancel()
+	s.unwatch()
+	s.engine.Close()
+	errReplica := s.replica.Close()
+	errMux := s.mux.Close()
+	errPool := s.pool.Close()
+	s.wg.Wait()
+	s.follower.Wait()
+	s.watch.Wait()
+	sctx, cancel := context.WithTimeout(context.Background(), stopActors)
+	defer cancel()
+	return errors.Join(errReplica, errMux, errPool, s.actors.Shutdown(sctx), s.admin.close())
+}

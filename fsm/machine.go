@@ -1,0 +1,117 @@
+package fsm
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	commandv1 "trivet/proto/trivet/command/v1"
+)
+
+// CommandVersion is the newest command format this program knows.
+const CommandVersion uint32 = 1
+
+// DefaultRingSize is the number of events kept for watchers unless Options
+// says otherwise. At 1,000 changes per second it lets a watcher be away for
+// 16 s before it is given a difference instead of the events themselves.
+const DefaultRingSize = 16384
+
+// Options configures a Machine. The zero value is usable.
+type Options struct {
+	// RingSize is the number of events kept for watchers; 0 means
+	// DefaultRingSize.
+	RingSize int
+}
+
+// Machine is the replicated state machine of one server. Apply and Restore
+// belong to one goroutine; everything else may be called from anywhere.
+type Machine struct {
+	root atomic.Pointer[Root]
+	ring ring
+
+	// The fields below belong to the goroutine that applies.
+
+	work   *Root
+	enc    *encoder
+	failed error
+}
+
+// New makes a machine with an empty state at revision 0.
+func New(o Options) *Machine {
+	size := o.RingSize
+	if size <= 0 {
+		size = DefaultRingSize
+	}
+	m := &Machine{work: newRoot(), enc: newEncoder()}
+	m.root.Store(m.work.publish(newRoot()))
+	m.ring.init(size)
+	return m
+}
+
+// Root returns the newest published state.
+func (m *Machine) Root() *Root { return m.root.Load() }
+
+// Apply applies the commands of one log entry, in order, and publishes the
+// state after the last of them. There is one result per command; the rows in
+// results are shared with the state and must not be modified. The machine
+// keeps parts of the entry: the caller gives it up.
+//
+// An error means that this replica cannot follow its peers any further; the
+// published state is that before the entry, and every later call fails the
+// same way until Restore succeeds. An operation or a command version that this
+// program does not know is an *UnknownCommandError, damage found in the state
+// an *InvariantError.
+func (m *Machine) Apply(pos Position, e *commandv1.Entry) ([]*commandv1.Result, error) {
+	if m.failed != nil {
+		return nil, m.failed
+	}
+	results, events, err := m.apply(pos, e.GetCommands())
+	if err != nil {
+		m.failed = err
+		return nil, err
+	}
+	m.ring.publish(m.publishable(), events, m.root.Store)
+	return results, nil
+}
+
+func (m *Machine) publishable() *Root { return m.work.publish(m.root.Load()) }
+
+func (m *Machine) apply(
+	pos Position, commands []*commandv1.Command,
+) ([]*commandv1.Result, []Event, error) {
+	if pos.Index != 0 && pos.Index <= m.work.position.Index {
+		return nil, nil, &InvariantError{Detail: fmt.Sprintf(
+			"entry %d comes after entry %d", pos.Index, m.work.position.Index)}
+	}
+	// All of them are looked at first so that an entry is applied whole or not
+	// at all.
+	ops := make([]*applier, len(commands))
+	for i, c := range commands {
+		op, err := applierOf(pos, i, c)
+		if err != nil {
+			return nil, nil, err
+		}
+		ops[i] = op
+	}
+	m.work.position = pos
+	results := make([]*commandv1.Result, len(commands))
+	var events []Event
+	for i, c := range commands {
+		m.work.revision++
+		m.work.commandVersion = max(m.work.commandVersion, c.GetVersion())
+		m.work.meta.Time = max(m.work.meta.GetTime(), c.GetTime())
+		t := &tx{work: m.work, enc: m.enc, cmd: c, events: events}
+		results[i] = t.execute(ops[i])
+		if t.broken != nil {
+			return nil, nil, t.broken
+		}
+		events = t.events
+	}
+	return results, events, nil
+}
+
+// InvariantError reports damage: something that correct code cannot bring
+// about. The replica that finds it must stop rather than spread it.
+type InvariantError struct{ Detail string }
+
+// Error returns what is wrong.
+func (e *InvariantError) Error() string { return "state machine invariant broken: " + e.Detail }

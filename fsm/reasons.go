@@ -1,0 +1,31 @@
+package fsm
+
+// Reasons of refused commands. They are stable: programs branch on them.
+const (
+	ReasonInvalid           = "INVALID_ARGUMENT"
+	ReasonTooLarge          = "TOO_LARGE"
+	ReasonStaleTerm         = "STALE_TERM"
+	ReasonConflict          = "CONFLICT"
+	ReasonStampMissing      = "STAMP_MISSING"
+	ReasonIdentityDenied    = "IDENTITY_DENIED"
+	ReasonRequestReused     = "REQUEST_REUSED"
+	ReasonRequestForgotten  = "REQUEST_FORGOTTEN"
+	ReasonDedupeFull        = "DEDUPE_FULL"
+	ReasonOtherCluster      = "OTHER_CLUSTER"
+	ReasonSessionNotFound   = "SESSION_NOT_FOUND"
+	ReasonSessionNotYours   = "SESSION_NOT_YOURS"
+	ReasonPodNotReported    = "POD_NOT_REPORTED"
+	ReasonInterceptNotFound = "INTERCEPT_NOT_FOUND"
+	ReasonInterceptExists   = "INTERCEPT_EXISTS"
+	ReasonInterceptConflict = "INTERCEPT_CONFLICT"
+	ReasonCompatNotAllowed  = "COMPAT_NOT_ALLOWED"
+	ReasonPortUnresolved    = "PORT_UNRESOLVED"
+	ReasonWorkloadNotFound  = "WORKLOAD_NOT_FOUND"
+	ReasonNodeNotYours      = "NODE_NOT_YOURS"
+	ReasonTokenExists       = "TOKEN_EXISTS"
+	ReasonTokenNotFound     = "TOKEN_NOT_FOUND"
+	ReasonTokenInvalid      = "TOKEN_INVALID"
+	ReasonTokenExpired      = "TOKEN_EXPIRED"
+	ReasonTokenUsed         = "TOKEN_USED"
+	ReasonTokenRevoked      = "TOKEN_REVOKED"
+)

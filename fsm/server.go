@@ -1,0 +1,45 @@
+package fsm
+
+import (
+	commandv1 "trivet/proto/trivet/command/v1"
+)
+
+// metaKey is the key of the meta row in events.
+const metaKey = "meta"
+
+// dedupeKeySize is the size of the key of the payload hashes.
+const dedupeKeySize = 32
+
+func (t *tx) initCluster(op *commandv1.InitCluster) *commandv1.Result {
+	switch id := t.work.meta.GetClusterId(); {
+	case op.GetClusterId() == "":
+		return invalid("cluster id must not be empty")
+	case len(op.GetDedupeKey()) != dedupeKeySize:
+		return invalid("dedupe key must be %d bytes, not %d", dedupeKeySize, len(op.GetDedupeKey()))
+	case id == op.GetClusterId():
+		return done()
+	case id != "":
+		return refuse(commandv1.Code_CODE_FAILED_PRECONDITION, ReasonOtherCluster,
+			"this is cluster %s, not %s", id, op.GetClusterId())
+	}
+	t.work.meta.ClusterId = op.GetClusterId()
+	t.work.meta.DedupeKey = op.GetDedupeKey()
+	t.events = append(t.events, Event{
+		Revision: t.revision(), Table: TableMeta, Key: metaKey, Op: Put, New: edit(t.work.meta),
+	})
+	return done()
+}
+
+func (t *tx) putServer(op *commandv1.PutServer) *commandv1.Result {
+	row := op.GetServer()
+	switch {
+	case row.GetId() == "":
+		return invalid("server id must not be empty")
+	case row.GetBootId() == "":
+		return invalid("server boot id must not be empty")
+	}
+	t.forgetIncarnations([]string{row.GetId(), row.GetName()}, row.GetBootId())
+	row = edit(row)
+	put(t, &t.work.servers, row)
+	return withServer(row)
+}
