@@ -146,9 +146,12 @@ func (d *dials) wait() { d.wg.Wait() }
 // serve handles one request from the tunnel's handshake to the end of the
 // connection. It gives its slot back when the dial is over, however it went.
 func (d *dials) serve(job dialJob) {
-	ctx, cancel := context.WithCancel(d.ctx)
+	// The stream outlives the session by the moment that a farewell takes.
+	streamCtx, cancel := context.WithCancel(context.WithoutCancel(d.ctx))
 	defer cancel()
-	stream, conn, it := d.connect(ctx, cancel, job)
+	unhook := context.AfterFunc(d.ctx, cancel)
+	stream, conn, it := d.connect(streamCtx, cancel, job)
+	unhook()
 	d.release(job.id)
 	<-d.slots
 	if conn == nil {
@@ -161,7 +164,7 @@ func (d *dials) serve(job dialJob) {
 	name := it.spec.Name
 	d.s.emit(Event{Kind: EventConnection, Intercept: name, From: from, ID: number})
 	began := time.Now()
-	stats, err := tunnel.Serve(ctx, stream, tunnel.Opener, conn, tunnel.Options{Datagram: job.id.Protocol() == tunnel.UDP})
+	stats, err := tunnel.Serve(d.ctx, stream, tunnel.Opener, conn, tunnel.Options{Datagram: job.id.Protocol() == tunnel.UDP})
 	d.in.Add(stats.BytesIn)
 	d.out.Add(stats.BytesOut)
 	e := Event{
@@ -198,8 +201,8 @@ func (d *dials) connect(
 	}
 	conn, err := d.dialLocal(ctx, it, job)
 	if err == nil {
+		it.markUp()
 		if err = stream.Send(tunnel.NewDialOK()); err == nil {
-			it.markServed()
 			return stream, conn, it
 		}
 		_ = conn.Close() // unused, nothing to lose
@@ -258,16 +261,31 @@ func (d *dials) dialLocal(ctx context.Context, it *Intercept, job dialJob) (net.
 	}
 	ctx, cancel := context.WithTimeout(ctx, job.timeout)
 	defer cancel()
+	dial := func() (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, job.id.Protocol().String(), it.target.String())
+	}
+	conn, err := dial()
+	if err == nil || !errors.Is(err, syscall.ECONNREFUSED) || !it.starting() {
+		return conn, err
+	}
+	// One of those who wait for the process looks for all of them.
+	select {
+	case <-it.up:
+		return dial()
+	case <-ctx.Done():
+		return nil, err
+	case it.prober <- struct{}{}:
+		defer func() { <-it.prober }()
+	}
+	tick := time.NewTicker(startPoll)
+	defer tick.Stop()
 	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, job.id.Protocol().String(), it.target.String())
-		if err == nil || !errors.Is(err, syscall.ECONNREFUSED) || !it.starting() {
+		if conn, err := dial(); err == nil || !errors.Is(err, syscall.ECONNREFUSED) {
 			return conn, err
 		}
-		timer := time.NewTimer(startPoll)
 		select {
-		case <-timer.C:
+		case <-tick.C:
 		case <-ctx.Done():
-			timer.Stop()
 			return nil, err
 		}
 	}
@@ -297,19 +315,21 @@ func (it *Intercept) protocol() string {
 
 // starting tells whether the local process may still be on its way up.
 func (it *Intercept) starting() bool {
+	select {
+	case <-it.up:
+		return false
+	default:
+	}
 	it.s.mu.Lock()
 	defer it.s.mu.Unlock()
-	if it.spec.StartGrace <= 0 || it.served || it.over {
+	if it.spec.StartGrace <= 0 || it.over {
 		return false
 	}
 	return it.since.IsZero() || time.Since(it.since) < it.spec.StartGrace
 }
 
-func (it *Intercept) markServed() {
-	it.s.mu.Lock()
-	defer it.s.mu.Unlock()
-	it.served = true
-}
+// markUp records that the local process takes connections.
+func (it *Intercept) markUp() { it.upOnce.Do(func() { close(it.up) }) }
 
 // explainLocal says why the local process was not reached.
 func explainLocal(target netip.AddrPort, err error) (message, hint string) {

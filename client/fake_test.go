@@ -451,7 +451,7 @@ func (o operatorPart) Status(context.Context, *operatorv1.StatusRequest) (*opera
 
 // fast are options under which a hung server is noticed soon.
 func fast() Options {
-	return Options{PingAfter: 50 * time.Millisecond, PingTimeout: 300 * time.Millisecond, AttemptTimeout: time.Second}
+	return Options{PingAfter: 50 * time.Millisecond, PingTimeout: time.Second, AttemptTimeout: 5 * time.Second}
 }
 
 func dialFake(t *testing.T, f *fakeManager, opts Options) *Pool {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -107,12 +108,14 @@ type Intercept struct {
 	spec   InterceptSpec
 	target netip.AddrPort
 	done   chan struct{} // closed when the intercept is over
+	upOnce sync.Once
+	up     chan struct{} // closed when the local process has taken a connection
+	prober chan struct{} // capacity 1; held by who waits for that on behalf of all
 
 	// All below guarded by s.mu.
 	info    *manager.InterceptInfo // nil until the manager has it
 	made    bool                   // the manager has confirmed it in this session
 	since   time.Time              // when it became active last
-	served  bool                   // the local process has taken a connection
 	until   time.Time              // end of the lease; zero: none
 	over    bool
 	err     error         // why it is over; nil: closed by its owner
@@ -132,6 +135,7 @@ func (s *Session) Intercept(ctx context.Context, spec InterceptSpec) (*Intercept
 	it := &Intercept{
 		s: s, spec: spec, target: spec.target(),
 		done: make(chan struct{}), changed: make(chan struct{}),
+		up: make(chan struct{}), prober: make(chan struct{}, 1),
 	}
 	s.mu.Lock()
 	_, taken := s.intercepts[spec.Name]

@@ -31,9 +31,12 @@ func (t *tx) compare(key string, want *uint64) *commandv1.Result {
 	if have == *want {
 		return nil
 	}
-	what := "does not exist"
-	if have != 0 {
-		what = "was changed"
+	what := "was changed"
+	switch {
+	case have == 0:
+		what = "does not exist"
+	case *want == 0:
+		what = "exists already"
 	}
 	return hinted(refuse(commandv1.Code_CODE_ABORTED, ReasonConflict,
 		"config key %q %s: modify revision is %d, not %d", key, what, have, *want),

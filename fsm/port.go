@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -32,7 +33,7 @@ type PortError struct {
 func (e *PortError) Error() string {
 	switch {
 	case len(e.Ports) == 0:
-		return fmt.Sprintf("workload %s declares no port", e.Workload)
+		return fmt.Sprintf("workload %s declares no port: pass a number", e.Workload)
 	case e.Identifier == "":
 		return fmt.Sprintf("workload %s has several ports: pass one of %s",
 			e.Workload, strings.Join(e.Ports, ", "))
@@ -97,6 +98,9 @@ func portsOf(workload *commandv1.WorkloadRow, container string) []portOf {
 func resolvePort(
 	workload *commandv1.WorkloadRow, container, identifier string,
 ) (string, *commandv1.ContainerPort, error) {
+	if workload == nil {
+		return "", nil, errors.New("the workload is not known")
+	}
 	id, err := parsePortID(identifier)
 	if err != nil {
 		return "", nil, err

@@ -15,6 +15,9 @@ import (
 	commandv1 "trivet/proto/trivet/command/v1"
 )
 
+// restoreBuffer is the size of the reads.
+const restoreBuffer = 64 << 10
+
 // Restore replaces the state by that of a snapshot. Everything is read and
 // checked before the first reader sees any of it: the number of records, the
 // hash of the bytes, the digest recomputed from the rows, and the rules that
@@ -32,7 +35,7 @@ func (m *Machine) Restore(r io.Reader) error {
 }
 
 func readSnapshot(r io.Reader) (*Root, error) {
-	f := &frameReader{in: bufio.NewReaderSize(r, snapshotBuffer), hash: sha256.New()}
+	f := &frameReader{in: bufio.NewReaderSize(r, restoreBuffer), hash: sha256.New()}
 	frame, err := f.next()
 	if err != nil {
 		return nil, err

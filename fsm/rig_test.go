@@ -209,6 +209,9 @@ func compactValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) string 
 		}
 		return fmt.Sprint(v.Enum())
 	case protoreflect.BytesKind:
+		if n := len(v.Bytes()); n > 64 {
+			return fmt.Sprintf("<%d bytes>", n)
+		}
 		if isText(v.Bytes()) {
 			return fmt.Sprintf("%q", v.Bytes())
 		}

@@ -78,7 +78,7 @@ func (in *interpreter) run(line string) string {
 }
 
 // apply applies a command and tells its result and events. Any command takes
-// req=writer:number:lowest[:digest], term=N and version=N.
+// req=writer:number:lowest[:digest], term=N and id=ID.
 func (in *interpreter) apply(a arguments, c *commandv1.Command) string {
 	if req := a.get("req", ""); req != "" {
 		parts := strings.Split(req, ":")
@@ -90,7 +90,6 @@ func (in *interpreter) apply(a arguments, c *commandv1.Command) string {
 		}
 	}
 	c.ExpectedTerm = number(a.get("term", "0"))
-	c.Version = uint32(number(a.get("version", "1")))
 	if id := a.get("id", ""); id != "" {
 		c.StampedId = id
 	}

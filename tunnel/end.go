@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -23,25 +22,6 @@ var (
 	errCutOff = errors.New("the server ended the stream before it took all bytes")
 	errGone   = errors.New("the opener is gone")
 )
-
-// drain waits until n directions have said how they ended, at most limit if
-// that is not negative, and returns how many have not.
-func drain[T any](ended <-chan T, n int, limit time.Duration) int {
-	var expired <-chan time.Time
-	if limit >= 0 {
-		t := time.NewTimer(limit)
-		defer t.Stop()
-		expired = t.C
-	}
-	for ; n > 0; n-- {
-		select {
-		case <-ended:
-		case <-expired:
-			return n
-		}
-	}
-	return 0
-}
 
 var clean = outcome{end: EndClean}
 

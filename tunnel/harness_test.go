@@ -24,6 +24,13 @@ const testLimit = 30 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// HTTP/2 windows as a server should have them: fixed, and that of a connection
+// larger than those of all streams that a test stalls.
+const (
+	streamWindow = 256 << 10
+	connWindow   = 16 << 20
+)
+
 // service is a manager that only has tunnels.
 type service struct {
 	managersvc.UnimplementedManagerServer
@@ -52,7 +59,10 @@ type codecs struct{ server, client bool }
 func (c codecs) serve(t testing.TB, handle func(managersvc.Manager_TunnelServer) error) *grpc.ClientConn {
 	t.Helper()
 	lis := bufconn.Listen(1 << 20)
-	var opts []grpc.ServerOption
+	opts := []grpc.ServerOption{
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
+	}
 	if c.server {
 		opts = append(opts, grpc.ForceServerCodecV2(Codec{}))
 	}
@@ -72,6 +82,8 @@ func (c codecs) serve(t testing.TB, handle func(managersvc.Manager_TunnelServer)
 	}
 	cc, err := grpc.NewClient("passthrough:///tunnel",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(call...))
 	if err != nil {

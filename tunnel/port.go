@@ -176,16 +176,12 @@ func (p *port) disconnect() bool {
 	}
 }
 
-// abort ends the stream at once, if it can, and reports whether it could. After
-// that no call of the stream blocks.
-func (p *port) abort() bool {
-	if p.aborter == nil {
-		return false
-	}
+// abort ends the stream at once; the port must have an aborter. After that no
+// call of the stream blocks.
+func (p *port) abort() {
 	p.aborter.Abort()
 	// What disconnect may have left behind ends too.
 	p.mu.Lock()
 	p.state = sendClosed
 	p.mu.Unlock()
-	return true
 }

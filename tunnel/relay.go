@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -67,12 +68,18 @@ type relay struct {
 	bytes  [2]atomic.Uint64
 	shared [2]*atomic.Uint64 // nil without counters
 	idle   *idleWatch
-	ended  chan directionEnd
+	ended  chan directionEnd // never blocks: it has room for both
+	over   [2]chan struct{}  // closed after the direction's end
 }
 
 func (r *relay) run(ctx context.Context) RelayStats {
-	go func() { r.ended <- r.forward(sideA) }()
-	go func() { r.ended <- r.forward(sideB) }()
+	for from := range r.ports {
+		r.over[from] = make(chan struct{})
+		go func() {
+			defer close(r.over[from])
+			r.ended <- r.forward(relaySide(from))
+		}()
+	}
 
 	goneA, goneB := r.ports[sideA].gone, r.ports[sideB].gone
 	cutOff := noSide
@@ -101,7 +108,7 @@ func (r *relay) run(ctx context.Context) RelayStats {
 			e.outcome = outcome{EndCanceled, context.Cause(ctx)}
 		}
 		if e.end != EndClean {
-			return r.abort(e, running)
+			return r.abort(e)
 		}
 	}
 	return RelayStats{End: EndClean}
@@ -124,7 +131,7 @@ func (r *relay) gone(s relaySide) directionEnd {
 }
 
 // abort ends both streams at once, each in the way that is left to it.
-func (r *relay) abort(e directionEnd, running int) RelayStats {
+func (r *relay) abort(e directionEnd) RelayStats {
 	var (
 		told [2]bool
 		wg   sync.WaitGroup
@@ -135,14 +142,7 @@ func (r *relay) abort(e directionEnd, running int) RelayStats {
 		}
 	}
 	wg.Wait()
-	// Who was told ends its stream in answer, which ends what waits for it.
-	if told[sideA] || told[sideB] {
-		running = drain(r.ended, running, abortGrace)
-	}
-	abortedA, abortedB := r.ports[sideA].abort(), r.ports[sideB].abort()
-	if abortedA && abortedB {
-		drain(r.ended, running, -1)
-	}
+	r.abortClients(told)
 
 	st := RelayStats{End: e.end}
 	errOf := func(s relaySide) error {
@@ -159,6 +159,35 @@ func (r *relay) abort(e directionEnd, running int) RelayStats {
 	}
 	st.ErrA, st.ErrB = errOf(sideA), errOf(sideB)
 	return st
+}
+
+// abortClients ends the streams that no handler ends. Those that were told to
+// end get a moment to do so, because an abort could overtake the frame.
+func (r *relay) abortClients(told [2]bool) {
+	var wg sync.WaitGroup
+	clients := 0
+	for s, p := range r.ports {
+		if p.aborter == nil {
+			continue
+		}
+		clients++
+		wg.Go(func() {
+			if told[s] {
+				grace := time.NewTimer(abortGrace)
+				defer grace.Stop()
+				select {
+				case <-r.over[s]:
+				case <-grace.C:
+				}
+			}
+			p.abort()
+		})
+	}
+	wg.Wait()
+	if clients == len(r.ports) {
+		<-r.over[sideA]
+		<-r.over[sideB]
+	}
 }
 
 // forward is one direction.

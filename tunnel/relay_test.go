@@ -179,46 +179,49 @@ func eachPath(t *testing.T, f func(t *testing.T, ccA, ccB grpc.ClientConnInterfa
 
 func TestBulkBothWaysAtOnce(t *testing.T) {
 	t.Parallel()
-	size := int64(64 << 20)
-	if testing.Short() {
-		size = 4 << 20
-	}
-	eachPath(t, func(t *testing.T, ccA, ccB grpc.ClientConnInterface) {
-		r := startRig(t, ccA, ccB)
-		type sum struct {
-			name       string
-			sent, recv hash.Hash
-		}
-		sums := []*sum{{"a to b", sha256.New(), sha256.New()}, {"b to a", sha256.New(), sha256.New()}}
-		errc := make(chan error, 4)
-		send := func(app *net.TCPConn, h hash.Hash, seed byte) {
-			src := io.LimitReader(rand.NewChaCha8([32]byte{seed}), size)
-			_, err := io.Copy(io.MultiWriter(app, h), src)
-			errc <- errors.Join(err, app.CloseWrite())
-		}
-		recv := func(app *net.TCPConn, h hash.Hash) {
-			n, err := io.Copy(h, app)
-			if err == nil && n != size {
-				err = fmt.Errorf("%d bytes of %d arrived", n, size)
-			}
-			errc <- err
-		}
-		go send(r.appA, sums[0].sent, 1)
-		go recv(r.appB, sums[0].recv)
-		go send(r.appB, sums[1].sent, 2)
-		go recv(r.appA, sums[1].recv)
-		for range 4 {
-			if err := <-errc; err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, s := range sums {
-			if string(s.sent.Sum(nil)) != string(s.recv.Sum(nil)) {
-				t.Errorf("%s: different bytes", s.name)
-			}
-		}
-		r.wantClean(t)
+	eachPath(t, func(t *testing.T, ccA, ccB grpc.ClientConnInterface) { bulk(t, ccA, ccB, 4<<20) })
+	t.Run("large", func(t *testing.T) {
+		t.Parallel()
+		cc := codecs{server: true, client: true}.serve(t, newSwitchboard(context.Background()).handle)
+		bulk(t, cc, cc, 64<<20)
 	})
+}
+
+func bulk(t *testing.T, ccA, ccB grpc.ClientConnInterface, size int64) {
+	r := startRig(t, ccA, ccB)
+	type sum struct {
+		name       string
+		sent, recv hash.Hash
+	}
+	sums := []*sum{{"a to b", sha256.New(), sha256.New()}, {"b to a", sha256.New(), sha256.New()}}
+	errc := make(chan error, 4)
+	send := func(app *net.TCPConn, h hash.Hash, seed byte) {
+		src := io.LimitReader(rand.NewChaCha8([32]byte{seed}), size)
+		_, err := io.Copy(io.MultiWriter(app, h), src)
+		errc <- errors.Join(err, app.CloseWrite())
+	}
+	recv := func(app *net.TCPConn, h hash.Hash) {
+		n, err := io.Copy(h, app)
+		if err == nil && n != size {
+			err = fmt.Errorf("%d bytes of %d arrived", n, size)
+		}
+		errc <- err
+	}
+	go send(r.appA, sums[0].sent, 1)
+	go recv(r.appB, sums[0].recv)
+	go send(r.appB, sums[1].sent, 2)
+	go recv(r.appA, sums[1].recv)
+	for range 4 {
+		if err := <-errc; err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range sums {
+		if string(s.sent.Sum(nil)) != string(s.recv.Sum(nil)) {
+			t.Errorf("%s: different bytes", s.name)
+		}
+	}
+	r.wantClean(t)
 }
 
 func TestHalfCloseLeavesTheOtherDirectionOpen(t *testing.T) {
@@ -459,9 +462,9 @@ func TestStalledReaderStallsNobodyElse(t *testing.T) {
 	const (
 		stalled = 8
 		other   = 32 << 20
-		// Two hops of gRPC windows (64 KiB by default, more with its bandwidth
-		// estimate, which the other stream drives up), and what is under way.
-		bound = 20 << 20
+		// Two hops, each with a window and gRPC's write quota of a stream, and
+		// a message or two under way.
+		bound = 2 * (streamWindow + 4*largeRead)
 	)
 	eachCodec(t, func(t *testing.T, c codecs) {
 		board := newSwitchboard(t.Context())

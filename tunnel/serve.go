@@ -28,8 +28,9 @@ const lingerLimit = 10 * time.Second
 // An opener's clean end includes the server's: Serve waits until the server has
 // ended the stream, because ending it earlier would cut off what is still on
 // its way. If the stream is an Aborter (ClientStream), all goroutines have ended
-// when Serve returns. Else one may be parked in a call of the stream, which gRPC
-// ends when the handler returns or the stream's context is cancelled.
+// when Serve returns. Else, after an error, some may be parked in a call of the
+// stream, which gRPC ends when the handler returns or the stream's context is
+// cancelled.
 func Serve(ctx context.Context, s Stream, side Side, conn net.Conn, opts Options) (Stats, error) {
 	e := &endpoint{
 		port:  newPort(s, side == Opener),
@@ -148,12 +149,34 @@ func (e *endpoint) abort(o outcome, running int) outcome {
 	case EndLocal, EndMalformed, EndIdle, EndCanceled:
 		told = e.port.disconnect()
 	}
+	if e.port.aborter == nil {
+		return o // the end of the handler does the rest
+	}
 	if told {
-		// The peer ends the stream in answer, or has done so.
-		running = drain(e.ended, running, abortGrace)
+		// The peer ends the stream in answer, or has done so; an abort could
+		// overtake the frame.
+		running = e.drain(running, abortGrace)
 	}
-	if e.port.abort() {
-		drain(e.ended, running, -1)
-	}
+	e.port.abort()
+	e.drain(running, -1)
 	return o
+}
+
+// drain waits until that many directions have ended, at most limit if that is
+// not negative, and returns how many have not.
+func (e *endpoint) drain(running int, limit time.Duration) int {
+	var expired <-chan time.Time
+	if limit >= 0 {
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		expired = t.C
+	}
+	for ; running > 0; running-- {
+		select {
+		case <-e.ended:
+		case <-expired:
+			return running
+		}
+	}
+	return 0
 }

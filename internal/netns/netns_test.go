@@ -283,8 +283,7 @@ func TestControlErrorEndsTheDial(t *testing.T) {
 func TestWaitingDialHoldsNoThread(t *testing.T) {
 	netnstest.Require(t)
 	visitor, pod := netnstest.New(t), netnstest.New(t)
-	from, to := netnstest.Connect(t, visitor, pod)
-	_ = from
+	_, to := netnstest.Connect(t, visitor, pod)
 	// A cut cable: the handshake gets no answer and no refusal.
 	pod.SetUp(t, to.Iface, false)
 
@@ -319,6 +318,22 @@ func TestWaitingDialHoldsNoThread(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
+}
+
+// TestDialDoesNotConnectToItself leaves the kernel one source port, the very
+// one that is dialled: the socket connects to itself, and the dialer's own
+// retry would make the next one in the wrong namespace.
+func TestDialDoesNotConnectToItself(t *testing.T) {
+	netnstest.Require(t)
+	ns := netnstest.New(t)
+	ns.Sysctl(t, "ipv4/ip_local_port_range", "50000 50000")
+	conn, err := netns.Dial(t.Context(), ns.NS, "tcp", "127.0.0.1:50000", nil)
+	if err == nil {
+		t.Errorf("connected from %v to %v", conn.LocalAddr(), conn.RemoteAddr())
+		conn.Close()
+	} else if !errors.Is(err, unix.EADDRNOTAVAIL) {
+		t.Errorf("got %v, want EADDRNOTAVAIL", err)
+	}
 }
 
 func TestNewNamespaceIsEmpty(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // alpnH2 is the ALPN name of HTTP/2, which gRPC demands.
 const alpnH2 = "h2"
 
-var info = credentials.ProtocolInfo{SecurityProtocol: "tls", SecurityVersion: "1.3"}
+var info = credentials.ProtocolInfo{SecurityProtocol: "tls"}
 
 // Credentials returns the credentials of a gRPC server that serves
 // Mux.ALPN("h2"). The handshake is done there already; this tells gRPC its

@@ -125,12 +125,26 @@ func dialTLS(t *testing.T, m *Mux, conf *tls.Config) *tls.Conn {
 // accept takes one connection of l.
 func accept(t *testing.T, l net.Listener) *tls.Conn {
 	t.Helper()
-	nc, err := l.Accept()
-	if err != nil {
-		t.Fatalf("accept: %v", err)
+	type result struct {
+		nc  net.Conn
+		err error
 	}
-	t.Cleanup(func() { _ = nc.Close() })
-	return nc.(*tls.Conn)
+	got := make(chan result, 1)
+	go func() {
+		nc, err := l.Accept()
+		got <- result{nc, err}
+	}()
+	select {
+	case r := <-got:
+		if r.err != nil {
+			t.Fatalf("accept: %v", r.err)
+		}
+		t.Cleanup(func() { _ = r.nc.Close() })
+		return r.nc.(*tls.Conn)
+	case <-time.After(patience):
+		t.Fatal("nothing to accept")
+		return nil
+	}
 }
 
 // closed waits until the peer closed nc.

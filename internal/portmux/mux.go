@@ -111,12 +111,12 @@ func (m *Mux) Raw(prefix string, handle func(net.Conn)) {
 }
 
 // Serve accepts connections until ctx ends or Close is called, and then
-// returns nil, or until the port breaks. When it returns, the Mux is closed
-// and all its goroutines are gone. It refuses, leaving the Mux as it is, when
-// the Mux is served or closed already, or when a listener's ALPN name is not
-// in the TLS configuration.
+// returns nil, or until the port breaks; a Close that came first makes no
+// difference. When it returns, the Mux is closed and all its goroutines are
+// gone. It refuses, leaving the Mux as it is, when the Mux is served already,
+// or when a listener's ALPN name is not in the TLS configuration.
 func (m *Mux) Serve(ctx context.Context) error {
-	if err := m.start(); err != nil {
+	if ok, err := m.start(); !ok {
 		return err
 	}
 	watched := make(chan struct{})
@@ -132,25 +132,26 @@ func (m *Mux) Serve(ctx context.Context) error {
 	return errors.Join(err, m.Close())
 }
 
-// start marks the Mux as serving and counts the accept loop.
-func (m *Mux) start() error {
+// start marks the Mux as serving and counts the accept loop, unless there is
+// nothing to serve.
+func (m *Mux) start() (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fmt.Errorf("serve %s: %w", m.ln.Addr(), net.ErrClosed)
+		return false, nil
 	}
 	if m.serving {
-		return fmt.Errorf("serve %s: already served", m.ln.Addr())
+		return false, fmt.Errorf("serve %s: already served", m.ln.Addr())
 	}
 	for name := range m.listeners {
 		if !slices.Contains(m.conf.NextProtos, name) {
-			return fmt.Errorf("serve %s: the TLS configuration does not offer protocol %q, so its listener would wait forever",
+			return false, fmt.Errorf("serve %s: the TLS configuration does not offer protocol %q, so its listener would wait forever",
 				m.ln.Addr(), name)
 		}
 	}
 	m.serving = true
 	m.wg.Add(1)
-	return nil
+	return true, nil
 }
 
 // Close closes the port, all listeners and every connection that the Mux still

@@ -150,6 +150,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 func TestHandshakeSlotIsFreedByHandOver(t *testing.T) {
 	t.Parallel()
 	c, m := start(t, Options{MaxHandshakes: 1})
+	l := m.ALPN(alpnH2)
 	m.Raw(RelayPreamble, func(nc net.Conn) {
 		defer nc.Close()
 		_, _ = io.Copy(nc, nc)
@@ -167,7 +168,7 @@ func TestHandshakeSlotIsFreedByHandOver(t *testing.T) {
 		}
 		echo2("TRVT hello")
 		tc := dialTLS(t, m, c.client(pki.RoleClient, alpnH2))
-		accept(t, m.ALPN(alpnH2))
+		accept(t, l)
 		eventually(t, "slot free", func() bool { return m.Stats().Handshaking == 0 })
 		echo2("still here")
 		_ = tc.Close()

@@ -88,9 +88,10 @@ func (inc *incarnation) work(ctx context.Context, name string, f func(context.Co
 		if it.err != nil {
 			it.err = fmt.Errorf("worker %s: %w", name, it.err)
 		}
-		if !inc.core.mb.workerDone(it) {
+		if !inc.core.mb.result(it) {
 			inc.core.discard([]item{it})
 		}
+		inc.core.mb.workerDone()
 	}()
 	it.msg = f(ctx)
 	it.err = nil

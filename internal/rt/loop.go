@@ -182,19 +182,27 @@ func (m *mailbox) hold(msg any) bool {
 	return true
 }
 
-// workerDone queues what a worker returned, or reports that its incarnation
-// is over. The last worker lets a held Restart or Stop through.
-func (m *mailbox) workerDone(it item) (accepted bool) {
+// result queues what a worker returned, or reports that its incarnation is
+// over.
+func (m *mailbox) result(it item) (accepted bool) {
+	m.mu.Lock()
+	if it.inc.over {
+		m.mu.Unlock()
+		return false
+	}
+	m.inner.push(it)
+	m.kickAndUnlock()
+	return true
+}
+
+// workerDone notes that a worker has returned. The last one lets a held
+// Restart or Stop through.
+func (m *mailbox) workerDone() {
 	m.mu.Lock()
 	m.workers--
-	if !it.inc.over {
-		m.inner.push(it)
-		accepted = true
-	}
 	if m.workers == 0 && m.held != nil {
 		m.system.push(m.held)
 		m.held = nil
 	}
 	m.kickAndUnlock()
-	return accepted
 }

@@ -14,6 +14,7 @@ import (
 
 // Texts of the contract.
 const (
+	noContainer     = "No match for container %q"
 	conflictServed  = "Conflicts with the currently-served intercept %q"
 	conflictWaiting = "Conflicts with the currently-waiting-to-be-served intercept %q"
 	argsDescription = "all TCP connections"
@@ -52,6 +53,14 @@ type plan struct {
 	// Refusals are to be sent.
 	Refusals []refusal
 }
+
+// verdict is why a pod does not serve an intercept, for its owner to read.
+type verdict string
+
+// Error returns the text.
+func (v verdict) Error() string { return string(v) }
+
+func refuse(format string, args ...any) verdict { return verdict(fmt.Sprintf(format, args...)) }
 
 // decide chooses which intercepts the pod serves. before is what it serves by
 // port, an intercept id each: that choice stays for as long as it can. Only
@@ -112,17 +121,16 @@ func sortedByID(list []*manager.InterceptInfo) []*manager.InterceptInfo {
 	return list
 }
 
-// resolve finds what an intercept means in this pod. The error is for its
-// owner to read.
+// resolve finds what an intercept means in this pod. The error is a verdict.
 func resolve(pod *workload.Pod, info *manager.InterceptInfo) (target, uint16, error) {
 	spec := info.GetSpec()
 	switch {
 	case spec.GetWiretap():
-		return target{}, 0, fmt.Errorf("this agent does not copy traffic (wiretap)")
+		return target{}, 0, refuse("this agent does not copy traffic (wiretap)")
 	case len(spec.GetHeaderFilters()) > 0 || len(spec.GetPathFilters()) > 0:
-		return target{}, 0, fmt.Errorf("this agent takes all connections of a port or none: it has no header or path filters")
+		return target{}, 0, refuse("this agent takes all connections of a port or none: it has no header or path filters")
 	case spec.GetProtocol() != "" && !strings.EqualFold(spec.GetProtocol(), workload.TCP):
-		return target{}, 0, fmt.Errorf("this agent intercepts TCP only, not %s", spec.GetProtocol())
+		return target{}, 0, refuse("this agent intercepts TCP only, not %s", spec.GetProtocol())
 	}
 	container, port, err := findPort(pod, spec)
 	if err != nil {
@@ -160,11 +168,11 @@ func findPort(pod *workload.Pod, spec *manager.InterceptSpec) (string, uint16, e
 	}
 	switch {
 	case !known:
-		return "", 0, fmt.Errorf("No match for container %q", name) //nolint:staticcheck // the contract's text
+		return "", 0, refuse(noContainer, name)
 	case name == "":
-		return "", 0, fmt.Errorf("no container of pod %s has port %d/TCP", pod.Name, port)
+		return "", 0, refuse("no container of pod %s has port %d/TCP", pod.Name, port)
 	}
-	return "", 0, fmt.Errorf("container %q of pod %s has no port %d/TCP", name, pod.Name, port)
+	return "", 0, refuse("container %q of pod %s has no port %d/TCP", name, pod.Name, port)
 }
 
 // targetAddr returns the address that the owner's end is to dial.
@@ -175,11 +183,11 @@ func targetAddr(spec *manager.InterceptSpec) (netip.AddrPort, error) {
 	}
 	ip, err := netip.ParseAddr(host)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("target host %q is not an IP address", spec.GetTargetHost())
+		return netip.AddrPort{}, refuse("target host %q is not an IP address", spec.GetTargetHost())
 	}
 	port := spec.GetTargetPort()
 	if port < 1 || port > 65535 {
-		return netip.AddrPort{}, fmt.Errorf("target port %d is not between 1 and 65535", port)
+		return netip.AddrPort{}, refuse("target port %d is not between 1 and 65535", port)
 	}
 	return netip.AddrPortFrom(ip.Unmap().WithZone(""), uint16(port)), nil
 }

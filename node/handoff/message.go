@@ -53,8 +53,8 @@ type Welcome struct {
 	// says why it is not the former.
 	Backend string `json:"backend"`
 	Reason  string `json:"reason,omitempty"`
-	// Held are the UIDs of the pods that are attached already, by a traffic
-	// process before this one. What that armed is still armed.
+	// Held are the UIDs of the pods that are attached already, for a traffic
+	// process before this one. Nothing is armed in them.
 	Held []string `json:"held,omitempty"`
 	// SharedBeat says that a descriptor came along, of the map that the
 	// heartbeat is written to; otherwise Client.Beat carries it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -13,6 +14,13 @@ import (
 	"trivet/node/workload"
 	nodev1 "trivet/proto/trivet/node/v1"
 	"trivet/proto/trivet/node/v1/nodesvc"
+)
+
+// Bounds of the wait after a server has refused the node itself: its name, its
+// cluster, its report.
+const (
+	refusedMin = 500 * time.Millisecond
+	refusedMax = 10 * time.Second
 )
 
 // Control is the node's own conversation with the manager.
@@ -33,7 +41,8 @@ type Control struct {
 
 // Run keeps a stream open until ctx ends.
 func (c *Control) Run(ctx context.Context) {
-	var backoff Backoff
+	backoff := Backoff{}
+	refused := Backoff{Min: refusedMin, Max: refusedMax}
 	for ctx.Err() == nil {
 		server := c.Pool.Current()
 		worked, err := c.sync(ctx, server)
@@ -42,10 +51,17 @@ func (c *Control) Run(ctx context.Context) {
 		}
 		if worked {
 			backoff.Reset()
+			refused.Reset()
 			c.Logger.Info("lost the manager's orders, the last ones hold", "server", server.Addr(), "err", Describe(err))
 		}
+		wait := &backoff
+		if !IsGone(err) {
+			// Another server may know better, but that is no reason to hurry.
+			wait = &refused
+			c.Logger.Error("manager refuses the node", "server", server.Addr(), "err", Describe(err))
+		}
 		c.Pool.Failed(server, err)
-		if backoff.Wait(ctx) != nil {
+		if wait.Wait(ctx) != nil {
 			return
 		}
 	}

@@ -15,7 +15,8 @@
 // never arms; it keeps listener and link open, so that connections which wait
 // in the accept queue survive the traffic process and are served by the next
 // one that adopts. Only the holder has the link: when it ends, for whatever
-// reason, the kernel detaches the program and the app answers.
+// reason, the kernel detaches the program and the app answers. (When it
+// re-executes itself, Handover and Resume carry everything across.)
 //
 // # What is stolen
 //

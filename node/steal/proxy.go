@@ -14,63 +14,12 @@ import (
 )
 
 const (
-	// DefaultProxyConns is how many passed-through connections a Proxy holds;
-	// each costs two descriptors.
-	DefaultProxyConns = 4096
-	// DefaultProxyQueue is how many stolen connections wait for Accept.
-	DefaultProxyQueue = 128
 	// appTimeout is how long the app has to take a passed-through connection.
 	appTimeout = 5 * time.Second
 	// acceptPause is how long an accept loop waits when the process has run
 	// out of descriptors: connections end meanwhile and free some.
 	acceptPause = 50 * time.Millisecond
 )
-
-// Route is one port of an app behind a Proxy.
-type Route struct {
-	// Listener is where visitors arrive. The Proxy owns it.
-	Listener *net.TCPListener
-	// Original is the address that visitors mean: what keys are matched with
-	// and what stolen connections show as their LocalAddr. The zero value
-	// means the address that the visitor connected to.
-	Original netip.AddrPort
-	// App is where the app really listens.
-	App netip.AddrPort
-}
-
-// ProxyConfig configures a Proxy. Only Routes must be set.
-type ProxyConfig struct {
-	Routes []Route
-	// StaleAfter is how old the heartbeat may be before armed connections go
-	// to the app; zero means DefaultStaleAfter.
-	StaleAfter time.Duration
-	// MaxConns bounds passed-through connections; those beyond it are reset
-	// and counted. Zero means DefaultProxyConns.
-	MaxConns int
-	// Queue bounds stolen connections that wait for Accept; those beyond it go
-	// to the app and are counted. Zero means DefaultProxyQueue.
-	Queue int
-}
-
-// validate returns all problems of the configuration.
-func (c ProxyConfig) validate() error {
-	var problems []error
-	if len(c.Routes) == 0 {
-		problems = append(problems, errors.New("no route"))
-	}
-	for i, r := range c.Routes {
-		if r.Listener == nil {
-			problems = append(problems, fmt.Errorf("route %d has no listener", i))
-		}
-		if !r.App.IsValid() || r.App.Port() == 0 {
-			problems = append(problems, fmt.Errorf("route %d has no app address", i))
-		}
-	}
-	if c.StaleAfter < 0 || c.MaxConns < 0 || c.Queue < 0 {
-		problems = append(problems, errors.New("negative limit"))
-	}
-	return errors.Join(problems...)
-}
 
 // Proxy is the fallback backend: a listener in front of the app, for where
 // connections cannot be steered in the kernel. It accepts everything, hands
@@ -108,15 +57,7 @@ func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("start proxy: %w", err)
 	}
-	if cfg.StaleAfter == 0 {
-		cfg.StaleAfter = DefaultStaleAfter
-	}
-	if cfg.MaxConns == 0 {
-		cfg.MaxConns = DefaultProxyConns
-	}
-	if cfg.Queue == 0 {
-		cfg.Queue = DefaultProxyQueue
-	}
+	cfg = cfg.withDefaults()
 	p := &Proxy{
 		cfg:     cfg,
 		started: time.Now(),

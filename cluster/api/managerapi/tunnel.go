@@ -1,14 +1,17 @@
 package managerapi
 
 import (
-	"google.golang.org/grpc"
+	"context"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"trivet/cluster/engine"
+	"trivet/fsm"
 	"trivet/internal/errs"
 	"trivet/proto/telepresence/manager"
 	commandv1 "trivet/proto/trivet/command/v1"
 	"trivet/tunnel"
-
-	"google.golang.org/grpc/codes"
 )
 
 // WatchDial passes on the requests to dial that are meant for a session. An
@@ -78,17 +81,33 @@ func (s *Service) Tunnel(stream grpc.BidiStreamingServer[manager.TunnelMessage, 
 	if target.GetKind() != commandv1.SessionKind_SESSION_KIND_CLIENT {
 		return errs.New(codes.Canceled, "SESSION_NOT_FOUND", "session cancelled: client session %q not found", client)
 	}
-	if !s.mayReach(row, target) {
+	switch reach, err := s.mayReach(ctx, row, target); {
+	case err != nil:
+		return err
+	case !reach:
 		return errs.New(codes.PermissionDenied, "NO_INTERCEPT", "client session %q has no intercept on %s.%s",
 			client, row.GetAgent().GetName(), row.GetAgent().GetNamespace())
 	}
 	return s.cfg.Exchange.Await(ctx, stream, info, client)
 }
 
-// mayReach: an agent reaches only clients that intercept its workload.
-func (s *Service) mayReach(agent, client *commandv1.SessionRow) bool {
-	for row := range s.cfg.Core.Root().InterceptsOf(client.GetId()) {
-		if row.GetSpec().GetAgent() == agent.GetAgent().GetName() && row.GetSpec().GetNamespace() == agent.GetAgent().GetNamespace() {
+// mayReach: an agent reaches only clients that intercept its workload. The
+// intercept may be newer than what this server shows, so "no" needs a
+// linearizable look.
+func (s *Service) mayReach(ctx context.Context, agent, client *commandv1.SessionRow) (bool, error) {
+	if intercepts(s.cfg.Core.Root(), client, agent.GetAgent()) {
+		return true, nil
+	}
+	root, err := s.cfg.Core.Read(ctx, engine.Linearizable, 0)
+	if err != nil {
+		return false, err
+	}
+	return intercepts(root, client, agent.GetAgent()), nil
+}
+
+func intercepts(root *fsm.Root, client *commandv1.SessionRow, workload *manager.AgentInfo) bool {
+	for row := range root.InterceptsOf(client.GetId()) {
+		if row.GetSpec().GetAgent() == workload.GetName() && row.GetSpec().GetNamespace() == workload.GetNamespace() {
 			return true
 		}
 	}

@@ -118,7 +118,7 @@ static __always_inline int is_self(const struct tuple *t)
 {
 	const __u32 *r = t->remote, *l = t->local.addr;
 
-	if (r[0] == l[0] && r[1] == l[1] && r[2] == l[2])
+	if (r[0] == l[0] && r[1] == l[1] && r[2] == l[2] && r[3] == l[3])
 		return 1;
 	return t->local.family == AF_INET &&
 	       (r[0] & LOOPBACK4_MASK) == LOOPBACK4 &&

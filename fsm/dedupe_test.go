@@ -1,0 +1,189 @@
+package fsm
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	commandv1 "trivet/proto/trivet/command/v1"
+)
+
+func TestAnswersPerWriterAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	var last *commandv1.Result
+	for i := range uint64(maxAnswers + 1) {
+		c := withRequest(cmdPutConfig("k", fmt.Sprint(i)), "client/w", i+1, 1)
+		last = r.entry(r.stamp(c))[0]
+	}
+	if last.GetReason() != ReasonDedupeFull || last.GetCode() != commandv1.Code_CODE_RESOURCE_EXHAUSTED {
+		t.Fatalf("result is %v", compact(last))
+	}
+	if row, _ := r.m.Root().Config("k"); string(row.GetValue()) != fmt.Sprint(maxAnswers-1) {
+		t.Errorf("it was applied all the same: %v", compact(row))
+	}
+	if err := r.m.Root().Verify(); err != nil {
+		t.Fatal(err)
+	}
+	// Fetching one answer makes room for one.
+	r.ok(withRequest(cmdPutConfig("k", "x"), "client/w", maxAnswers+1, 2))
+	if res := r.do(withRequest(cmdPutConfig("k", "x"), "client/w", maxAnswers+2, 2)); res.GetReason() != ReasonDedupeFull {
+		t.Errorf("result is %v", compact(res))
+	}
+	// All of them.
+	r.ok(withRequest(cmdPutConfig("k", "x"), "client/w", maxAnswers+2, maxAnswers+2))
+	w, _ := r.m.Root().writers.get((&writer{name: "client/w"}).key())
+	if w.answers != 1 {
+		t.Errorf("%d answers are kept", w.answers)
+	}
+}
+
+func TestBytesPerWriterAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	arrive := func(n uint64) *commandv1.Result {
+		c := cmdArriveClient(fmt.Sprintf("client-%d", n))
+		c.GetArriveClient().Info.Namespace = strings.Repeat("n", 900<<10)
+		return r.entry(r.stamp(withRequest(c, "client/w", n, 1)))[0]
+	}
+	n := uint64(1)
+	for ; n < 20; n++ {
+		if res := arrive(n); res.GetReason() == ReasonDedupeFull {
+			break
+		}
+	}
+	if n != 6 {
+		t.Errorf("refused at %d", n)
+	}
+}
+
+func TestConfigValuesAreNotRemembered(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	put := func() *commandv1.Command {
+		return withRequest(cmdPutConfig("k", strings.Repeat("x", maxConfigValue)), "client/w", 1, 1)
+	}
+	if first := r.ok(put()); len(first.GetConfig().GetValue()) != maxConfigValue {
+		t.Error("the first answer lacks the value")
+	}
+	again := r.ok(put())
+	if !again.GetRepeated() || len(again.GetConfig().GetValue()) != 0 || again.GetConfig().GetModifyRevision() != 1 {
+		t.Errorf("the repeated answer is %v", compact(again))
+	}
+	if r.m.Root().dedupeBytes > 1024 {
+		t.Errorf("%d bytes are kept", r.m.Root().dedupeBytes)
+	}
+}
+
+func TestWritersAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	send := func(writer string) {
+		r.advance(time.Millisecond)
+		r.entry(r.stamp(withRequest(cmdPutConfig("k", "v"), writer, 1, 1)))
+	}
+	known := func(name string) bool {
+		_, ok := r.m.Root().writers.get((&writer{name: name}).key())
+		return ok
+	}
+	for i := range maxWriters {
+		send(fmt.Sprintf("client/%04d", i))
+	}
+	send("client/0000") // used again: 0001 is now the one used longest ago
+	send("client/new")
+	if !known("client/0000") || known("client/0001") || !known("client/0002") || !known("client/new") {
+		t.Error("another writer than the least recently used one was forgotten")
+	}
+	if n := r.m.Root().Len(TableDedupe); n != maxWriters {
+		t.Errorf("%d writers", n)
+	}
+	if err := r.m.Root().Verify(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnswersOverallAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	for i := range 90 {
+		c := cmdArriveClient(fmt.Sprintf("client-%d", i))
+		c.GetArriveClient().Info.Namespace = strings.Repeat("n", 900<<10)
+		r.advance(time.Millisecond)
+		r.entry(r.stamp(withRequest(c, fmt.Sprintf("client/%02d", i), 1, 1)))
+	}
+	root := r.m.Root()
+	if root.dedupeBytes > maxDedupeBytes || root.dedupeBytes < maxDedupeBytes/2 {
+		t.Errorf("%d bytes are kept", root.dedupeBytes)
+	}
+	if _, ok := root.writers.get((&writer{name: "client/89"}).key()); !ok {
+		t.Error("the newest writer was forgotten")
+	}
+	if _, ok := root.writers.get((&writer{name: "client/00"}).key()); ok {
+		t.Error("the oldest writer is still there")
+	}
+}
+
+func TestIdleWritersGoAFewAtATime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	for i := range 20 {
+		r.ok(withRequest(cmdPutConfig("k", "v"), fmt.Sprintf("client/%d", i), 1, 1))
+	}
+	r.advance(24 * time.Hour)
+	for _, want := range []int{13, 5, 1} {
+		r.ok(withRequest(cmdPutConfig("k", "v"), "client/w", uint64(100-want), 1))
+		if got := r.m.Root().Len(TableDedupe); got != want {
+			t.Errorf("%d writers, not %d", got, want)
+		}
+	}
+}
+
+func TestRequestFieldsAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	long := withRequest(cmdPutConfig("k", "v"), strings.Repeat("w", maxWriterName+1), 1, 1)
+	digest := withRequest(cmdPutConfig("k", "v"), "client/w", 1, 1)
+	digest.RequestId.PayloadDigest = make([]byte, maxPayloadDigest+1)
+	for _, c := range []*commandv1.Command{long, digest} {
+		if res := r.do(c); res.GetReason() != ReasonInvalid {
+			t.Errorf("result is %v", compact(res))
+		}
+	}
+}
+
+// TestWriterThatForgetsItself lets the very command that drops a writer be
+// numbered by it.
+func TestWriterThatForgetsItself(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	server := func() *commandv1.Command {
+		return &commandv1.Command{Op: &commandv1.Command_PutServer{PutServer: &commandv1.PutServer{
+			Server: &commandv1.ServerRow{Id: "s1", BootId: "b2"},
+		}}}
+	}
+	r.ok(withRequest(cmdPutConfig("k", "v"), "server/s1/b1", 1, 1))
+	r.ok(withRequest(server(), "server/s1/b1", 2, 1))
+	w, _ := r.m.Root().writers.get((&writer{name: "server/s1/b1"}).key())
+	if w == nil || w.answers != 1 {
+		t.Errorf("writer is %+v", w)
+	}
+}
+
+func TestTermIsCheckedAfterTheAnswer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	fenced := func(term uint64) *commandv1.Command {
+		c := withRequest(cmdPutConfig("k", "v"), "server/s1/b1", 1, 1)
+		c.ExpectedTerm = term
+		return c
+	}
+	if res := r.do(fenced(9)); res.GetReason() != ReasonStaleTerm {
+		t.Errorf("result is %v", compact(res))
+	}
+	r.ok(fenced(1))
+	r.term = 2
+	if res := r.ok(fenced(1)); !res.GetRepeated() {
+		t.Errorf("result is %v", compact(res))
+	}
+}

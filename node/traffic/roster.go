@@ -1,0 +1,222 @@
+package traffic
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"trivet/internal/rt"
+	"trivet/node/agent"
+	"trivet/node/workload"
+	nodev1 "trivet/proto/trivet/node/v1"
+)
+
+const (
+	// retireTimeout bounds the end of an agent.
+	retireTimeout = 5 * time.Second
+	// respawnAfter is the wait before an agent that failed too often gets
+	// another chance.
+	respawnAfter = 30 * time.Second
+)
+
+// rosterMsg is a message to the roster.
+type rosterMsg interface{ isRosterMsg() }
+
+// newOrders: the manager wishes something else.
+type newOrders struct{ orders *nodev1.NodeOrders }
+
+// newSet: something else runs here.
+type newSet struct{ set *workload.Set }
+
+// agentEnded: an agent has ended, asked to or not.
+type agentEnded struct {
+	uid   string
+	agent *agent.Agent
+}
+
+// look: look at everything again.
+type look struct{}
+
+// dismiss retires all agents for good.
+type dismiss struct{ reply rt.Reply[struct{}] }
+
+// nothing: a worker has nothing to say.
+type nothing struct{}
+
+func (newOrders) isRosterMsg()  {}
+func (newSet) isRosterMsg()     {}
+func (agentEnded) isRosterMsg() {}
+func (look) isRosterMsg()       {}
+func (dismiss) isRosterMsg()    {}
+func (nothing) isRosterMsg()    {}
+
+// rosterConfig describes the roster.
+type rosterConfig struct {
+	// parent is where agents are spawned.
+	parent rt.Parent
+	// agent makes the configuration of a pod's agent.
+	agent func(*workload.Pod) agent.Config
+	// detach ends the attachment to a pod.
+	detach func(ctx context.Context, uid string) error
+	// held are pods that may be attached and that nobody wants.
+	held []string
+	// count is told how many agents there are.
+	count func(int)
+	first newOrders
+	set   *workload.Set
+}
+
+// roster keeps one agent for each pod that the manager wants one for and that
+// runs here.
+type roster struct {
+	cfg    rosterConfig
+	orders *nodev1.NodeOrders
+	set    *workload.Set
+	agents map[string]*member
+	// closing holds who waits for the end of all agents.
+	closing []rt.Reply[struct{}]
+	closed  bool
+}
+
+// member is an agent of the roster.
+type member struct {
+	agent    *agent.Agent
+	retiring bool
+}
+
+func (r *roster) Start(ctx *rt.Ctx[rosterMsg]) error {
+	r.agents = map[string]*member{}
+	r.orders, r.set = r.cfg.first.orders, r.cfg.set
+	want := r.want()
+	for _, uid := range r.cfg.held {
+		if want[uid] == nil {
+			r.detach(ctx, uid)
+		}
+	}
+	r.reconcile(ctx)
+	return nil
+}
+
+func (r *roster) Handle(ctx *rt.Ctx[rosterMsg], m rosterMsg) error {
+	switch m := m.(type) {
+	case newOrders:
+		r.orders = m.orders
+	case newSet:
+		r.set = m.set
+	case agentEnded:
+		r.onEnded(ctx, m)
+	case dismiss:
+		r.closed = true
+		r.closing = append(r.closing, m.reply)
+	case look, nothing:
+	}
+	r.reconcile(ctx)
+	return nil
+}
+
+func (r *roster) Stop(*rt.Ctx[rosterMsg], rt.Reason) {
+	for _, w := range r.closing {
+		w.Fail(rt.ErrStopped)
+	}
+}
+
+// want returns the pods that shall have an agent.
+func (r *roster) want() map[string]*workload.Pod {
+	out := map[string]*workload.Pod{}
+	if r.closed {
+		return out
+	}
+	for _, w := range r.orders.GetAgents() {
+		if p := r.set.Pod(w.GetNamespace(), w.GetWorkload(), w.GetPodUid()); p != nil {
+			out[p.UID] = p
+		}
+	}
+	return out
+}
+
+// reconcile starts and retires agents until there are the wanted ones.
+func (r *roster) reconcile(ctx *rt.Ctx[rosterMsg]) {
+	want := r.want()
+	for uid, m := range r.agents {
+		if !m.retiring && !reflect.DeepEqual(want[uid], m.agent.Pod()) {
+			r.retire(ctx, uid, m, want[uid] == nil)
+		}
+	}
+	for uid, pod := range want {
+		if r.agents[uid] == nil {
+			r.spawn(ctx, uid, pod)
+		}
+	}
+	r.cfg.count(len(r.agents))
+	if r.closed && len(r.agents) == 0 {
+		for _, w := range r.closing {
+			w.Send(struct{}{})
+		}
+		r.closing = nil
+	}
+}
+
+// spawn starts an agent and a worker that waits for its end.
+func (r *roster) spawn(ctx *rt.Ctx[rosterMsg], uid string, pod *workload.Pod) {
+	a, err := agent.Spawn(r.cfg.parent, r.cfg.agent(pod))
+	if err != nil {
+		ctx.Logger().Error("agent was not started", "pod", pod.Name, "err", err)
+		return // the group of agents is stopping
+	}
+	r.agents[uid] = &member{agent: a}
+	ctx.Go("await "+uid, func(ctx context.Context) rosterMsg {
+		select {
+		case <-a.Done():
+			return agentEnded{uid, a}
+		case <-ctx.Done():
+			return nothing{}
+		}
+	})
+}
+
+// retire ends an agent. Its end arrives as agentEnded.
+func (r *roster) retire(ctx *rt.Ctx[rosterMsg], uid string, m *member, detach bool) {
+	m.retiring = true
+	logger := ctx.Logger()
+	ctx.Go("retire "+uid, func(ctx context.Context) rosterMsg {
+		ctx, cancel := context.WithTimeout(ctx, retireTimeout)
+		defer cancel()
+		if err := m.agent.Retire(ctx); err != nil {
+			logger.Error("agent does not end", "pod", m.agent.Pod().Name, "err", err)
+			return nothing{}
+		}
+		if !detach {
+			return nothing{}
+		}
+		if err := r.cfg.detach(ctx, uid); err != nil {
+			logger.Warn("pod was not detached", "pod", m.agent.Pod().Name, "err", err)
+		}
+		return nothing{}
+	})
+}
+
+// detach gives a pod back that nobody wants.
+func (r *roster) detach(ctx *rt.Ctx[rosterMsg], uid string) {
+	logger := ctx.Logger()
+	ctx.Go("detach "+uid, func(ctx context.Context) rosterMsg {
+		if err := r.cfg.detach(ctx, uid); err != nil {
+			logger.Warn("pod was not detached", "uid", uid, "err", err)
+		}
+		return nothing{}
+	})
+}
+
+func (r *roster) onEnded(ctx *rt.Ctx[rosterMsg], m agentEnded) {
+	now := r.agents[m.uid]
+	if now == nil || now.agent != m.agent {
+		return
+	}
+	if now.retiring {
+		delete(r.agents, m.uid)
+		return
+	}
+	// It was given up. What failed that often will not work in a moment.
+	now.retiring = true
+	ctx.Logger().Error("agent failed too often and gets another chance later", "pod", m.agent.Pod().Name, "after", respawnAfter)
+	ctx.After(respawnAfter, agentEnded{m.uid, m.agent})
+}
