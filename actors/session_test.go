@@ -14,6 +14,12 @@ import (
 // moment that expiries are gathered.
 const late = 2 * time.Second
 
+// slowly makes a day of virtual time cheaper: a tick a minute.
+func slowly(s *stage) {
+	s.limits.Tick = time.Minute
+	s.limits.PauseGap = 5 * time.Minute
+}
+
 func TestSessionsExpireAfterTheirPeriodAndNotBefore(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -24,45 +30,49 @@ func TestSessionsExpireAfterTheirPeriodAndNotBefore(t *testing.T) {
 		{"agent of the older generation", func(w *world) string { return w.agent("p", older) }, 15 * time.Second},
 		{"client", func(w *world) string { return w.client("c") }, 24 * time.Hour},
 	} {
-		t.Run(tc.name+" that was there", func(t *testing.T) {
-			onStage(t, func(t *testing.T, s *stage) {
-				id := tc.arrive(s.world)
-				s.start()
-				s.pass(tc.period)
-				s.wantSession(id, true, "exactly at the horizon")
-				s.pass(late)
-				s.wantSession(id, false, "after it")
-			})
-		})
-		t.Run(tc.name+" that arrives", func(t *testing.T) {
-			onStage(t, func(t *testing.T, s *stage) {
-				s.start()
-				s.pass(300 * time.Millisecond)
-				id := tc.arrive(s.world)
-				s.pass(tc.period)
-				s.wantSession(id, true, "exactly at the horizon")
-				s.pass(late)
-				s.wantSession(id, false, "after it")
-			})
-		})
-		t.Run(tc.name+" that remains", func(t *testing.T) {
-			onStage(t, func(t *testing.T, s *stage) {
-				id := tc.arrive(s.world)
-				s.start()
-				for range 5 {
-					s.pass(tc.period)
-					if !s.leader.Touch(id, time.Time{}) {
-						t.Fatal("a Remain at the horizon was refused")
+		run := func(how string, f func(t *testing.T, s *stage, late time.Duration)) {
+			t.Run(tc.name+how, func(t *testing.T) {
+				onStage(t, func(t *testing.T, s *stage) {
+					if tc.period > time.Hour {
+						slowly(s)
 					}
-				}
-				s.pass(tc.period)
-				s.wantSession(id, true, "a period after the last Remain")
-				s.pass(late)
-				s.wantSession(id, false, "later")
-				if s.leader.Touch(id, time.Time{}) {
-					t.Error("a Remain of an expired session was accepted")
-				}
+					f(t, s, 2*s.limits.Tick)
+				})
 			})
+		}
+		run(" that was there", func(_ *testing.T, s *stage, late time.Duration) {
+			id := tc.arrive(s.world)
+			s.start()
+			s.pass(tc.period)
+			s.wantSession(id, true, "exactly at the horizon")
+			s.pass(late)
+			s.wantSession(id, false, "after it")
+		})
+		run(" that arrives", func(_ *testing.T, s *stage, late time.Duration) {
+			s.start()
+			s.pass(300 * time.Millisecond)
+			id := tc.arrive(s.world)
+			s.pass(tc.period)
+			s.wantSession(id, true, "exactly at the horizon")
+			s.pass(late)
+			s.wantSession(id, false, "after it")
+		})
+		run(" that remains", func(t *testing.T, s *stage, late time.Duration) {
+			id := tc.arrive(s.world)
+			s.start()
+			for range 5 {
+				s.pass(tc.period)
+				if !s.leader.Touch(id, time.Time{}) {
+					t.Fatal("a Remain at the horizon was refused")
+				}
+			}
+			s.pass(tc.period)
+			s.wantSession(id, true, "a period after the last Remain")
+			s.pass(late)
+			s.wantSession(id, false, "later")
+			if s.leader.Touch(id, time.Time{}) {
+				t.Error("a Remain of an expired session was accepted")
+			}
 		})
 	}
 }
@@ -86,6 +96,8 @@ func TestClientActivityCountsFromWhenItWas(t *testing.T) {
 	onStage(t, func(t *testing.T, s *stage) {
 		s.pass(time.Second)
 		idle, skewed := s.client("idle"), s.client("skewed")
+		slowly(s)
+		late := 2 * s.limits.Tick
 		s.start()
 		s.pass(10 * time.Hour)
 		s.leader.Touch(idle, time.Now().Add(-4*time.Hour))
@@ -221,10 +233,13 @@ func TestRemainDuringTheConfirmationSaves(t *testing.T) {
 	onStage(t, func(t *testing.T, s *stage) {
 		id := s.agent("p", newer)
 		s.start()
-		s.onConfirm = func() error {
-			s.leader.Touch(id, time.Time{})
-			return nil
-		}
+		leader := s.leader
+		s.set(func() {
+			s.onConfirm = func() error {
+				leader.Touch(id, time.Time{})
+				return nil
+			}
+		})
 		s.pass(75 * time.Second)
 		s.wantSession(id, true, "Remain while the quorum was asked")
 		if n := s.sent(isExpire); n != 0 {
@@ -358,5 +373,26 @@ func TestSessionComesBackUnderItsID(t *testing.T) {
 		s.wantSession(id, true, "a period after it came back")
 		s.pass(late)
 		s.wantSession(id, false, "later")
+	})
+}
+
+// TestSessionReplacedInOneStep lets a session go and come back under its id
+// before anybody looks: it is not the one that was there at the start.
+func TestSessionReplacedInOneStep(t *testing.T) {
+	onStage(t, func(t *testing.T, s *stage) {
+		id := s.agent("p", newer)
+		s.start()
+		s.pass(time.Second)
+		s.apply(&commandv1.Command{Op: &commandv1.Command_Depart{Depart: &commandv1.Depart{SessionId: id}}},
+			arriveAgent("p", 9000))
+		s.attach("a", id, 0, 1)
+		s.endedByPeer("a", id)
+		s.pass(15 * time.Second)
+		s.wantSession(id, true, "15 s after its end")
+		s.pass(late)
+		s.wantSession(id, false, "later: the first period was owed to another")
+		if got := s.leader.Stats().Agents; got != 0 {
+			t.Errorf("%d agents left", got)
+		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -31,10 +32,17 @@ const (
 
 var errUnknownOutcome = errors.New("leadership lost while the command was on its way")
 
+// reporter is the part of testing.TB that a world needs.
+type reporter interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // world is a replicated state of one replica, which is also the replicator of
 // its leader. It fails the test when the actors break their rules.
 type world struct {
-	t testing.TB
+	t reporter
 	m *fsm.Machine
 
 	mu    sync.Mutex
@@ -46,10 +54,11 @@ type world struct {
 	// onPropose and onConfirm decide about the next call; nil: all is well.
 	onPropose func(*commandv1.Command) fault
 	onConfirm func() error
-	onRoot    func()
+	// onRoot sees who reads the state.
+	onRoot func(caller string)
 }
 
-func newWorld(t testing.TB, o fsm.Options) *world {
+func newWorld(t reporter, o fsm.Options) *world {
 	return &world{t: t, m: fsm.New(o), term: 1, inFlight: make(map[string]bool)}
 }
 
@@ -160,8 +169,11 @@ func (w *world) Propose(ctx context.Context, cmds ...*commandv1.Command) ([]*com
 }
 
 func (w *world) Root() *fsm.Root {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.onRoot != nil {
-		w.onRoot()
+		pc, _, _, _ := runtime.Caller(1)
+		w.onRoot(runtime.FuncForPC(pc).Name())
 	}
 	return w.m.Root()
 }
@@ -318,18 +330,28 @@ func onStage(t *testing.T, f func(t *testing.T, s *stage)) {
 func onStageWith(t *testing.T, o fsm.Options, f func(t *testing.T, s *stage)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{
-			world: newWorld(t, o), sys: rt.NewSystem(rt.Options{}), limits: DefaultLimits(),
-			escalated: make(chan error, 4),
-		}
+		s := newStage(t, o)
+		t.Cleanup(s.close)
 		f(t, s)
-		s.stop()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := s.sys.Shutdown(ctx); err != nil {
-			t.Error(err)
-		}
 	})
+}
+
+// newStage makes a stage; it must be closed in the bubble it was made in.
+func newStage(t reporter, o fsm.Options) *stage {
+	return &stage{
+		world: newWorld(t, o), sys: rt.NewSystem(rt.Options{}), limits: DefaultLimits(),
+		escalated: make(chan error, 4),
+	}
+}
+
+// close stops everything.
+func (s *stage) close() {
+	s.stop()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := s.sys.Shutdown(ctx); err != nil {
+		s.t.Errorf("%v", err)
+	}
 }
 
 // start makes the world's server leader of its term.
@@ -340,7 +362,7 @@ func (s *stage) start() {
 		OnEscalate: func(err error) { s.escalated <- err },
 	})
 	if err != nil {
-		s.t.Fatal(err)
+		s.t.Fatalf("%v", err)
 	}
 	s.leader = l
 	synctest.Wait()
@@ -355,7 +377,7 @@ func (s *stage) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := s.leader.Stop(ctx); err != nil {
-		s.t.Error(err)
+		s.t.Errorf("%v", err)
 	}
 	s.leader = nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/grpc/codes"
 
+	"trivet/client/clienttest"
 	"trivet/internal/errs"
 )
 
@@ -149,10 +150,10 @@ func TestWrongContextsAreExplained(t *testing.T) {
 
 func TestInlineIdentityWorks(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
-	c := f.context()
+	f := clienttest.New(t, 1)
+	c := contextOf(f)
 	for file, field := range map[string]*string{"ca.crt": &c.CA, "tls.crt": &c.Certificate, "tls.key": &c.Key} {
-		data, err := os.ReadFile(filepath.Join(f.bundle, file))
+		data, err := os.ReadFile(filepath.Join(f.Bundle, file))
 		if err != nil {
 			t.Fatal(err)
 		}

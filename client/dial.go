@@ -264,8 +264,9 @@ func (d *dials) dialLocal(ctx context.Context, it *Intercept, job dialJob) (net.
 	dial := func() (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, job.id.Protocol().String(), it.target.String())
 	}
+	starting := it.starting() // asked first: it may come up right after it refused
 	conn, err := dial()
-	if err == nil || !errors.Is(err, syscall.ECONNREFUSED) || !it.starting() {
+	if err == nil || !errors.Is(err, syscall.ECONNREFUSED) || !starting {
 		return conn, err
 	}
 	// One of those who wait for the process looks for all of them.

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"trivet/client/clienttest"
 	"trivet/internal/errs"
 	"trivet/tunnel"
 )
@@ -74,9 +75,9 @@ func interceptTo(t *testing.T, s *Session, port int, change ...func(*InterceptSp
 }
 
 // code reads the next frame of a tunnel, as the manager sees it.
-func code(t *testing.T, tun *fakeTunnel) tunnel.Code {
+func code(t *testing.T, tun *clienttest.Tunnel) tunnel.Code {
 	t.Helper()
-	m, err := tun.stream.Recv()
+	m, err := tun.Stream.Recv()
 	if err != nil {
 		t.Fatalf("tunnel ended: %v", err)
 	}
@@ -89,16 +90,16 @@ func code(t *testing.T, tun *fakeTunnel) tunnel.Code {
 
 func TestConnectionReachesTheLocalProcess(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 2)
+	f := clienttest.New(t, 2)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
 	l := listenLocal(t, "127.0.0.1:0")
 	interceptTo(t, s, l.port())
 	id := connID(t, 40000, l.addr())
-	f.dial("s1", id)
-	tun := receive(t, "a tunnel", f.tunnels)
-	if !bytes.Equal(tun.info.ConnID.Bytes(), id) || tun.info.SessionID != s.ID() || tun.info.DialTimeout != 5*time.Second {
-		t.Errorf("StreamInfo = %+v", tun.info)
+	f.Dial("s1", id)
+	tun := receive(t, "a tunnel", f.Tunnels)
+	if !bytes.Equal(tun.Info.ConnID.Bytes(), id) || tun.Info.SessionID != s.ID() || tun.Info.DialTimeout != 5*time.Second {
+		t.Errorf("StreamInfo = %+v", tun.Info)
 	}
 	if c := code(t, tun); c != tunnel.CodeDialOK {
 		t.Fatalf("first frame = %s, want DialOK", c)
@@ -114,11 +115,11 @@ func TestConnectionReachesTheLocalProcess(t *testing.T) {
 	_, _ = rand.Read(data)
 	go func() {
 		for part := data; len(part) > 0; part = part[min(len(part), 10_000):] {
-			if tun.stream.Send(tunnel.NewNormal(part[:min(len(part), 10_000)])) != nil {
+			if tun.Stream.Send(tunnel.NewNormal(part[:min(len(part), 10_000)])) != nil {
 				return
 			}
 		}
-		_ = tun.stream.Send(tunnel.NewCloseSend())
+		_ = tun.Stream.Send(tunnel.NewCloseSend())
 	}()
 	got, err := io.ReadAll(conn)
 	if err != nil || !bytes.Equal(got, data) {
@@ -130,7 +131,7 @@ func TestConnectionReachesTheLocalProcess(t *testing.T) {
 	}()
 	var back []byte
 	for {
-		m, err := tun.stream.Recv()
+		m, err := tun.Stream.Recv()
 		if err == io.EOF {
 			break
 		}
@@ -142,7 +143,7 @@ func TestConnectionReachesTheLocalProcess(t *testing.T) {
 	if !bytes.Equal(back, data) {
 		t.Errorf("visitor got %d bytes", len(back))
 	}
-	tun.end <- nil
+	tun.End <- nil
 	e = await(t, s, EventClosed)
 	if e.BytesIn != 1<<20 || e.BytesOut != 1<<20 || e.Err != nil || e.ID != 1 {
 		t.Errorf("event = %+v", e)
@@ -155,21 +156,21 @@ func TestConnectionReachesTheLocalProcess(t *testing.T) {
 
 func TestNobodyListensIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
 	l := listenLocal(t, "127.0.0.1:0")
 	_ = l.lis.Close()
 	interceptTo(t, s, l.port())
-	f.dial("s1", connID(t, 1, l.addr()))
-	tun := receive(t, "a tunnel", f.tunnels)
+	f.Dial("s1", connID(t, 1, l.addr()))
+	tun := receive(t, "a tunnel", f.Tunnels)
 	if c := code(t, tun); c != tunnel.CodeDialReject {
 		t.Errorf("frame = %s, want DialReject", c)
 	}
-	if _, err := tun.stream.Recv(); err != io.EOF {
+	if _, err := tun.Stream.Recv(); err != io.EOF {
 		t.Errorf("after DialReject: %v, want a half close", err)
 	}
-	tun.end <- nil
+	tun.End <- nil
 	e := await(t, s, EventRefused)
 	if e.Message != "nothing listens on "+l.addr() || e.Hint == "" {
 		t.Errorf("event = %+v", e)
@@ -181,19 +182,19 @@ func TestNobodyListensIsSaidAtOnce(t *testing.T) {
 
 func TestOnlyOwnTargetsAreDialled(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
 	mine, other := listenLocal(t, "127.0.0.1:0"), listenLocal(t, "127.0.0.1:0")
 	it := interceptTo(t, s, mine.port())
 	refuse := func(id []byte) {
 		t.Helper()
-		f.dial("s1", id)
-		tun := receive(t, "a tunnel", f.tunnels)
+		f.Dial("s1", id)
+		tun := receive(t, "a tunnel", f.Tunnels)
 		if c := code(t, tun); c != tunnel.CodeDialReject {
 			t.Errorf("frame = %s, want DialReject", c)
 		}
-		tun.end <- nil
+		tun.End <- nil
 		await(t, s, EventRefused)
 	}
 	refuse(connID(t, 1, other.addr()))
@@ -221,7 +222,7 @@ func TestOnlyOwnTargetsAreDialled(t *testing.T) {
 
 func TestMalformedConnectionIDsAreIgnoredAndCounted(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
 	l := listenLocal(t, "127.0.0.1:0")
@@ -230,22 +231,22 @@ func TestMalformedConnectionIDsAreIgnoredAndCounted(t *testing.T) {
 	badProtocol := bytes.Clone(good)
 	badProtocol[12] = 1
 	for _, id := range [][]byte{nil, {}, good[:12], append(bytes.Clone(good), 6), make([]byte, 4096), badProtocol} {
-		f.dial("s1", id)
+		f.Dial("s1", id)
 	}
-	f.dial("s1", good) // the stream goes on
-	tun := receive(t, "a tunnel", f.tunnels)
+	f.Dial("s1", good) // the stream goes on
+	tun := receive(t, "a tunnel", f.Tunnels)
 	if c := code(t, tun); c != tunnel.CodeDialOK {
 		t.Errorf("frame = %s, want DialOK", c)
 	}
 	if st := s.Stats(); st.Malformed != 6 {
 		t.Errorf("malformed = %d, want 6", st.Malformed)
 	}
-	tun.end <- nil
+	tun.End <- nil
 }
 
 func TestDialsInProgressAreBounded(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()), func(o *SessionOptions) { o.MaxQueued = 4 })
 	await(t, s, EventConnected)
 	l := listenLocal(t, "127.0.0.1:0")
@@ -255,14 +256,14 @@ func TestDialsInProgressAreBounded(t *testing.T) {
 	interceptTo(t, s, l.port(), func(sp *InterceptSpec) { sp.StartGrace = time.Hour })
 	const total = DefaultMaxDials + 100
 	for i := range total {
-		f.dial("s1", connID(t, i+1, l.addr()))
+		f.Dial("s1", connID(t, i+1, l.addr()))
 	}
-	var tunnels []*fakeTunnel
+	var tunnels []*clienttest.Tunnel
 	for range DefaultMaxDials {
-		tunnels = append(tunnels, receive(t, "a tunnel", f.tunnels))
+		tunnels = append(tunnels, receive(t, "a tunnel", f.Tunnels))
 	}
 	select {
-	case <-f.tunnels:
+	case <-f.Tunnels:
 		t.Fatalf("more than %d dials are in progress", DefaultMaxDials)
 	case <-time.After(50 * time.Millisecond): // nothing happens, so nothing tells
 	}
@@ -272,74 +273,74 @@ func TestDialsInProgressAreBounded(t *testing.T) {
 	// The process comes up: all of them, and those that waited, get through.
 	l2 := listenLocal(t, l.addr())
 	for len(tunnels) < total {
-		tunnels = append(tunnels, receive(t, "a tunnel", f.tunnels))
+		tunnels = append(tunnels, receive(t, "a tunnel", f.Tunnels))
 	}
 	for _, tun := range tunnels {
 		if c := code(t, tun); c != tunnel.CodeDialOK {
 			t.Fatalf("frame = %s, want DialOK", c)
 		}
 		_ = receive(t, "a local connection", l2.conns).Close()
-		tun.end <- nil
+		tun.End <- nil
 	}
 }
 
 func TestOpenConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()), func(o *SessionOptions) { o.MaxConns = 2 })
 	await(t, s, EventConnected)
 	l := listenLocal(t, "127.0.0.1:0")
 	interceptTo(t, s, l.port())
 	for i, want := range []tunnel.Code{tunnel.CodeDialOK, tunnel.CodeDialOK, tunnel.CodeDialReject} {
-		f.dial("s1", connID(t, i+1, l.addr()))
-		tun := receive(t, "a tunnel", f.tunnels)
+		f.Dial("s1", connID(t, i+1, l.addr()))
+		tun := receive(t, "a tunnel", f.Tunnels)
 		if c := code(t, tun); c != want {
 			t.Errorf("connection %d: %s, want %s", i+1, c, want)
 		}
 		if want == tunnel.CodeDialOK {
 			await(t, s, EventConnection)
 		}
-		defer func() { tun.end <- nil }()
+		defer func() { tun.End <- nil }()
 	}
 }
 
 func TestSecondRequestForTheSameConnectionIsIgnored(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
 	l := listenLocal(t, "127.0.0.1:0")
 	_ = l.lis.Close()
 	interceptTo(t, s, l.port(), func(sp *InterceptSpec) { sp.StartGrace = time.Hour })
 	id := connID(t, 1, l.addr())
-	f.dial("s1", id)
-	first := receive(t, "a tunnel", f.tunnels)
-	f.dial("s1", id) // while the first is being dialled
-	f.dial("s1", connID(t, 2, l.addr()))
-	second := receive(t, "a tunnel", f.tunnels)
-	if second.info.ConnID == first.info.ConnID {
+	f.Dial("s1", id)
+	first := receive(t, "a tunnel", f.Tunnels)
+	f.Dial("s1", id) // while the first is being dialled
+	f.Dial("s1", connID(t, 2, l.addr()))
+	second := receive(t, "a tunnel", f.Tunnels)
+	if second.Info.ConnID == first.Info.ConnID {
 		t.Error("the same connection got a second tunnel")
 	}
 	if st := s.Stats(); st.Duplicate != 1 {
 		t.Errorf("duplicates = %d, want 1", st.Duplicate)
 	}
-	first.end <- nil
-	second.end <- nil
+	first.End <- nil
+	second.End <- nil
 }
 
 func TestTunnelThatBreaksResetsTheConnection(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
 	l := listenLocal(t, "127.0.0.1:0")
 	interceptTo(t, s, l.port())
-	f.dial("s1", connID(t, 1, l.addr()))
-	tun := receive(t, "a tunnel", f.tunnels)
+	f.Dial("s1", connID(t, 1, l.addr()))
+	tun := receive(t, "a tunnel", f.Tunnels)
 	if c := code(t, tun); c != tunnel.CodeDialOK {
 		t.Fatalf("frame = %s", c)
 	}
-	tun.end <- errs.New(codes.DeadlineExceeded, "TOO_LATE", "timeout while establishing bidipipe")
+	tun.End <- errs.New(codes.DeadlineExceeded, "TOO_LATE", "timeout while establishing bidipipe")
 	e := await(t, s, EventClosed)
 	if e.Err == nil {
 		t.Errorf("event = %+v, want one with the cause", e)
@@ -352,13 +353,13 @@ func TestTunnelThatBreaksResetsTheConnection(t *testing.T) {
 
 func TestClosingTheSessionEndsItsConnections(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
 	l := listenLocal(t, "127.0.0.1:0")
 	interceptTo(t, s, l.port())
-	f.dial("s1", connID(t, 1, l.addr()))
-	tun := receive(t, "a tunnel", f.tunnels)
+	f.Dial("s1", connID(t, 1, l.addr()))
+	tun := receive(t, "a tunnel", f.Tunnels)
 	if c := code(t, tun); c != tunnel.CodeDialOK {
 		t.Fatalf("frame = %s", c)
 	}
@@ -367,7 +368,7 @@ func TestClosingTheSessionEndsItsConnections(t *testing.T) {
 	if c := code(t, tun); c != tunnel.CodeDisconnect {
 		t.Errorf("frame = %s, want Disconnect", c)
 	}
-	tun.end <- nil
+	tun.End <- nil
 	if err := receive(t, "Close", closed); err != nil {
 		t.Error(err)
 	}

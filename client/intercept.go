@@ -22,7 +22,7 @@ const (
 	ReasonBadSpec = "BAD_INTERCEPT"
 	// ReasonNameTaken: the session has an intercept of that name.
 	ReasonNameTaken = "INTERCEPT_EXISTS"
-	// ReasonRefused: the manager, or an agent, refused the intercept.
+	// ReasonRefused: an agent refused the intercept.
 	ReasonRefused = "INTERCEPT_REFUSED"
 	// ReasonRemoved: the intercept was removed by somebody else.
 	ReasonRemoved = "INTERCEPT_REMOVED"
@@ -101,6 +101,18 @@ func (i InterceptSpec) target() netip.AddrPort {
 	return netip.AddrPortFrom(host, uint16(i.LocalPort))
 }
 
+// stage says who has to do something about an intercept.
+type stage int
+
+const (
+	// creating: Intercept is still asking the manager for it.
+	creating stage = iota
+	// made: the manager has it.
+	made
+	// forgotten: the manager lost it with the session; restore makes it again.
+	forgotten
+)
+
 // Intercept is one intercept of a session. It is remade by itself if the
 // manager forgets the session.
 type Intercept struct {
@@ -114,9 +126,9 @@ type Intercept struct {
 
 	// All below guarded by s.mu.
 	info    *manager.InterceptInfo // nil until the manager has it
-	made    bool                   // the manager has confirmed it in this session
-	since   time.Time              // when it became active last
-	until   time.Time              // end of the lease; zero: none
+	stage   stage
+	since   time.Time // when it became active last
+	until   time.Time // end of the lease; zero: none
 	over    bool
 	err     error         // why it is over; nil: closed by its owner
 	changed chan struct{} // closed and replaced at every change
@@ -151,11 +163,18 @@ func (s *Session) Intercept(ctx context.Context, spec InterceptSpec) (*Intercept
 		return nil, errs.New(codes.AlreadyExists, ReasonNameTaken, "this session has an intercept %q", spec.Name).
 			WithHint("choose another name")
 	}
-	if err := it.establish(ctx); err != nil {
-		s.drop(it)
-		return nil, err
+	for {
+		session := s.ID()
+		err := it.establish(ctx)
+		if err == nil {
+			return it, nil
+		}
+		// The manager may have forgotten the session in between.
+		if errs.Code(err) != codes.NotFound || s.ID() == session {
+			s.drop(it)
+			return nil, err
+		}
 	}
-	return it, nil
 }
 
 // establish asks the manager for the intercept.
@@ -170,13 +189,12 @@ func (it *Intercept) establish(ctx context.Context) error {
 	}
 	request := &manager.CreateInterceptRequest{Session: session, InterceptSpec: it.wire()}
 	prepared, err := s.api.PrepareIntercept(ctx, request)
-	switch {
-	case err != nil:
+	if err != nil {
 		return failed(err)
-	case prepared.GetError() != "" && !spec.Force:
-		// Forced, the same obstacle may be one that creation removes.
-		return failed(errs.New(codes.FailedPrecondition, ReasonRefused, "%s", prepared.GetError()))
-	case prepared.GetError() == "":
+	}
+	// A refusal here is text alone. Creation refuses the same with a reason
+	// and a hint, unless it was forced, or the obstacle has just gone.
+	if prepared.GetError() == "" {
 		resolve(request.InterceptSpec, prepared)
 	}
 	info, err := it.create(ctx, request)
@@ -184,7 +202,11 @@ func (it *Intercept) establish(ctx context.Context) error {
 		return failed(err)
 	}
 	s.mu.Lock()
-	it.made = true
+	if s.id != session.GetSessionId() {
+		s.mu.Unlock()
+		return failed(errs.New(codes.NotFound, "SESSION_NOT_FOUND", "the manager forgot the session"))
+	}
+	it.stage = made
 	if spec.Lease > 0 && it.until.IsZero() {
 		it.until = time.Now().Add(spec.Lease)
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"trivet/client/clienttest"
 	"trivet/internal/errs"
 	"trivet/internal/pki"
 	"trivet/proto/telepresence/manager"
@@ -33,38 +35,38 @@ func status(t *testing.T, p *Pool) string {
 
 func TestPoolBeginsWithTheFirstOrThePreferredServer(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 3)
+	f := clienttest.New(t, 3)
 	if got := status(t, dialFake(t, f, Options{})); got != "s1" {
 		t.Errorf("answered by %s, want s1", got)
 	}
-	p := dialFake(t, f, Options{Prefer: f.servers[2].addr})
+	p := dialFake(t, f, Options{Prefer: f.Servers[2].Address})
 	if got := status(t, p); got != "s3" {
 		t.Errorf("answered by %s, want the preferred s3", got)
 	}
 	link, err := p.Current(t.Context())
-	if err != nil || link.Server != "s3" || link.Address != f.servers[2].addr {
+	if err != nil || link.Server != "s3" || link.Address != f.Servers[2].Address {
 		t.Errorf("current link = %+v, %v; want s3", link, err)
 	}
 }
 
 func TestPoolFailsOverInOrderAndComesBack(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 3)
+	f := clienttest.New(t, 3)
 	p := dialFake(t, f, fast())
 	for i, next := range []string{"s2", "s3", "s1"} {
-		f.servers[i].kill()
+		f.Servers[i].Kill()
 		if got := status(t, p); got != next {
 			t.Fatalf("after the death of s%d: answered by %s, want %s", i+1, got, next)
 		}
-		f.servers[i].start()
+		f.Servers[i].Start()
 	}
 }
 
 func TestCallInFlightOnADyingServerIsAnsweredByAnother(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 2)
+	f := clienttest.New(t, 2)
 	p := dialFake(t, f, fast())
-	f.servers[0].hang()
+	f.Servers[0].Hang()
 	// The request is on its way into the hung server, which is noticed and
 	// left; the call has no idea.
 	if got := status(t, p); got != "s2" {
@@ -74,7 +76,7 @@ func TestCallInFlightOnADyingServerIsAnsweredByAnother(t *testing.T) {
 
 func TestDrainingServerIsLeftAtOnce(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 2)
+	f := clienttest.New(t, 2)
 	p := dialFake(t, f, fast())
 	link, err := p.Current(t.Context())
 	if err != nil {
@@ -85,7 +87,7 @@ func TestDrainingServerIsLeftAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := f.servers[0].drain()
+	done := f.Servers[0].Drain()
 	receive(t, "the link to retire", link.Retired())
 	if r := errs.Reason(link.Cause()); r != ReasonDraining {
 		t.Errorf("reason = %s (%v), want %s", r, link.Cause(), ReasonDraining)
@@ -94,30 +96,30 @@ func TestDrainingServerIsLeftAtOnce(t *testing.T) {
 		t.Errorf("answered by %s, want s2", got)
 	}
 	// The old stream still works.
-	f.dial("s1", []byte("x"))
+	f.Dial("s1", []byte("x"))
 	if r, err := stream.Recv(); err != nil || string(r.GetConnId()) != "x" {
 		t.Errorf("stream of the draining server: %v, %v", r, err)
 	}
-	f.servers[0].kill()
+	f.Servers[0].Kill()
 	<-done
 }
 
 func TestUnavailableIsTriedElsewhereUnderTheSameNumber(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 3)
+	f := clienttest.New(t, 3)
 	p := dialFake(t, f, fast())
 	noQuorum := errs.New(codes.Unavailable, "NO_QUORUM", "no leader")
-	f.answer("PutConfig", noQuorum, noQuorum)
+	f.Answer("PutConfig", noQuorum, noQuorum)
 	api := operatorsvc.NewOperatorClient(p)
 	_, err := api.PutConfig(t.Context(), &operatorv1.PutConfigRequest{Key: "a"})
 	if errs.Code(err) != codes.Unimplemented { // the fake's own answer, at last
 		t.Fatalf("error = %v, want the third server's", err)
 	}
-	calls := f.callsOf("PutConfig")
+	calls := f.Calls("PutConfig")
 	var servers, numbers []string
 	for _, c := range calls {
-		servers = append(servers, c.server)
-		numbers = append(numbers, strings.Join(c.md.Get(RequestKey), " "))
+		servers = append(servers, c.Server)
+		numbers = append(numbers, strings.Join(c.MD.Get(RequestKey), " "))
 	}
 	if want := []string{"s1", "s2", "s3"}; !slices.Equal(servers, want) {
 		t.Errorf("asked %v, want %v", servers, want)
@@ -133,29 +135,37 @@ func TestUnavailableIsTriedElsewhereUnderTheSameNumber(t *testing.T) {
 
 func TestOtherErrorsAreFinalAndTyped(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 2)
+	f := clienttest.New(t, 2)
 	p := dialFake(t, f, fast())
 	conflict := errs.New(codes.FailedPrecondition, "INTERCEPT_CONFLICT", "taken").WithHint("use --force")
-	f.answer("Status", conflict)
+	f.Answer("Status", conflict)
 	_, err := operatorsvc.NewOperatorClient(p).Status(t.Context(), &operatorv1.StatusRequest{})
 	e := errs.From(err)
 	if e.Reason != "INTERCEPT_CONFLICT" || e.Hint != "use --force" || strings.Contains(err.Error(), "rpc error") {
 		t.Errorf("error = %v (%s, hint %q)", err, e.Reason, e.Hint)
 	}
-	if n := len(f.callsOf("Status")); n != 1 {
+	if n := len(f.Calls("Status")); n != 1 {
 		t.Errorf("called %d times, want once", n)
 	}
 }
 
 func TestTheLastWordOfAServerBeatsTimeIsUp(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	p := dialFake(t, f, fast())
 	for range 100 {
-		f.answer("Status", errs.New(codes.Unavailable, "NO_QUORUM", "no leader"))
+		f.Answer("Status", errs.New(codes.Unavailable, "NO_QUORUM", "no leader"))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	var calls atomic.Int64
+	f.Change(func() {
+		f.OnCall = func(method string) {
+			if method == "Status" && calls.Add(1) == 3 {
+				cancel()
+			}
+		}
+	})
 	_, err := operatorsvc.NewOperatorClient(p).Status(ctx, &operatorv1.StatusRequest{})
 	if errs.Reason(err) != "NO_QUORUM" {
 		t.Errorf("error = %v, want the server's", err)
@@ -164,21 +174,19 @@ func TestTheLastWordOfAServerBeatsTimeIsUp(t *testing.T) {
 
 func TestReadsNeverGoBack(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	p := dialFake(t, f, Options{Consistency: Stale})
 	for _, r := range []string{"41", "7", "no number", "42"} {
-		f.mu.Lock()
-		f.revision = r
-		f.mu.Unlock()
+		f.Change(func() { f.Revision = r })
 		status(t, p)
 	}
 	if _, err := operatorsvc.NewOperatorClient(p).Status(WithConsistency(t.Context(), Linearizable), &operatorv1.StatusRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	var sent, consistency []string
-	for _, c := range f.callsOf("Status") {
-		sent = append(sent, strings.Join(c.md.Get(RevisionKey), " "))
-		consistency = append(consistency, strings.Join(c.md.Get(ConsistencyKey), " "))
+	for _, c := range f.Calls("Status") {
+		sent = append(sent, strings.Join(c.MD.Get(RevisionKey), " "))
+		consistency = append(consistency, strings.Join(c.MD.Get(ConsistencyKey), " "))
 	}
 	if want := []string{"", "41", "41", "41", "42"}; !slices.Equal(sent, want) {
 		t.Errorf("revisions sent = %q, want %q", sent, want)
@@ -190,15 +198,15 @@ func TestReadsNeverGoBack(t *testing.T) {
 
 func TestServerThatCannotServeIsAvoided(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 2)
+	f := clienttest.New(t, 2)
 	not := grpc_health_v1.HealthCheckResponse_NOT_SERVING
-	f.servers[0].health.SetServingStatus("", not)
+	f.Servers[0].Health.SetServingStatus("", not)
 	p := dialFake(t, f, fast())
 	if got := status(t, p); got != "s2" {
 		t.Errorf("answered by %s, want s2, which serves", got)
 	}
 	// When none serves, any one is better than nothing.
-	f.servers[1].health.SetServingStatus("", not)
+	f.Servers[1].Health.SetServingStatus("", not)
 	if got := status(t, dialFake(t, f, fast())); got != "s1" {
 		t.Errorf("answered by %s, want s1", got)
 	}
@@ -207,7 +215,7 @@ func TestServerThatCannotServeIsAvoided(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.servers[0].health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
+	f.Servers[0].Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
 	receive(t, "the link to retire", link.Retired())
 	if got := status(t, p); got != "s1" || errs.Reason(link.Cause()) != ReasonNotServing {
 		t.Errorf("answered by %s after %v, want s1", got, link.Cause())
@@ -216,29 +224,29 @@ func TestServerThatCannotServeIsAvoided(t *testing.T) {
 
 func TestNoServerIsExplainedPerServer(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 2)
-	for _, s := range f.servers {
-		s.kill()
+	f := clienttest.New(t, 2)
+	for _, s := range f.Servers {
+		s.Kill()
 	}
-	_, err := Dial(t.Context(), f.context(), Options{Patience: -1})
+	_, err := Dial(t.Context(), contextOf(f), Options{Patience: -1})
 	e := errs.From(err)
 	if e.Code != codes.Unavailable || e.Reason != ReasonNoServer || e.Hint == "" {
 		t.Fatalf("error = %v (%s, %s), want Unavailable %s with a hint", err, e.Code, e.Reason, ReasonNoServer)
 	}
-	for _, s := range f.servers {
-		if !strings.Contains(e.Message, s.addr+": ") || !strings.Contains(e.Message, "refused") {
-			t.Errorf("message %q does not say what is with %s", e.Message, s.addr)
+	for _, s := range f.Servers {
+		if !strings.Contains(e.Message, s.Address+": ") || !strings.Contains(e.Message, "refused") {
+			t.Errorf("message %q does not say what is with %s", e.Message, s.Address)
 		}
 	}
 }
 
 func TestHungServerAtTheFirstDialIsExplained(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
-	f.servers[0].hang()
+	f := clienttest.New(t, 1)
+	f.Servers[0].Hang()
 	opts := fast()
 	opts.AttemptTimeout, opts.Patience = 100*time.Millisecond, -1
-	_, err := Dial(t.Context(), f.context(), opts)
+	_, err := Dial(t.Context(), contextOf(f), opts)
 	if err == nil || !strings.Contains(err.Error(), "no answer within 100ms") {
 		t.Errorf("error = %v, want one that says that no answer came", err)
 	}
@@ -246,8 +254,8 @@ func TestHungServerAtTheFirstDialIsExplained(t *testing.T) {
 
 func TestServerThatComesUpWithinPatienceIsUsed(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
-	f.servers[0].kill()
+	f := clienttest.New(t, 1)
+	f.Servers[0].Kill()
 	opts := fast()
 	opts.Patience = 30 * time.Second
 	tried := make(chan struct{})
@@ -264,7 +272,7 @@ func TestServerThatComesUpWithinPatienceIsUsed(t *testing.T) {
 	go func() {
 		<-tried
 		<-tried
-		f.servers[0].start()
+		f.Servers[0].Start()
 	}()
 	if got := status(t, dialFake(t, f, opts)); got != "s1" {
 		t.Errorf("answered by %q", got)
@@ -273,24 +281,24 @@ func TestServerThatComesUpWithinPatienceIsUsed(t *testing.T) {
 
 func TestCertificatesAreExplained(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 2)
-	other := newFakeManager(t, 0)
-	ctx := f.context()
-	ctx.Bundle = other.bundle
+	f := clienttest.New(t, 2)
+	other := clienttest.New(t, 0)
+	ctx := contextOf(f)
+	ctx.Bundle = other.Bundle
 	_, err := Dial(t.Context(), ctx, Options{Patience: time.Hour})
 	if e := errs.From(err); e.Reason != pki.ReasonForeignCA || e.Hint == "" || e.Code != codes.Unauthenticated {
 		t.Errorf("foreign CA: %v (%s %s, hint %q)", err, e.Code, e.Reason, e.Hint)
 	}
 
 	ctx.Bundle = t.TempDir() + "/b"
-	f.issue(pki.RoleNode, "n", ctx.Bundle)
+	f.Issue(pki.RoleNode, "n", ctx.Bundle)
 	_, err = Dial(t.Context(), ctx, Options{Patience: time.Hour})
 	if e := errs.From(err); e.Reason != pki.ReasonRefused || e.Code != codes.PermissionDenied {
 		t.Errorf("wrong role: %v (%s %s)", err, e.Code, e.Reason)
 	}
 
 	ctx.Bundle = t.TempDir() + "/b"
-	b, err := f.ca.Issue(pki.Template{ID: pki.ID{Cluster: "test", Role: pki.RoleClient, Name: "old"}, TTL: time.Minute}, time.Now().Add(-time.Hour))
+	b, err := f.CA.Issue(pki.Template{ID: pki.ID{Cluster: "test", Role: pki.RoleClient, Name: "old"}, TTL: time.Minute}, time.Now().Add(-time.Hour))
 	if err == nil {
 		err = b.Write(ctx.Bundle)
 	}
@@ -305,7 +313,7 @@ func TestCertificatesAreExplained(t *testing.T) {
 
 func TestClosedPoolFailsCalls(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	p := dialFake(t, f, Options{})
 	p.Close()
 	_, err := managersvc.NewManagerClient(p).Version(t.Context(), &emptypb.Empty{})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +20,12 @@ import (
 
 // Product is how a session of trivet introduces itself.
 const Product = "trivet"
+
+// ContractVersion is the version of the published contract that a session
+// speaks. The contract has managers refuse clients below 2.6.0, whatever their
+// product, so this is what a session announces; the program's own version
+// follows as semver build metadata.
+const ContractVersion = "2.31.0"
 
 // Reasons of the errors about sessions.
 const (
@@ -41,7 +49,7 @@ type SessionOptions struct {
 	Name string
 	// InstallID is the id of the installation; see the function InstallID.
 	InstallID string
-	// Version is the program's semantic version.
+	// Version is the program's version, for people to see.
 	Version string
 	// Namespace is the one that the session is connected to.
 	Namespace string
@@ -74,8 +82,21 @@ func (o SessionOptions) withDefaults() SessionOptions {
 
 func (o SessionOptions) info() *manager.ClientInfo {
 	return &manager.ClientInfo{
-		Name: o.Name, InstallId: o.InstallID, Product: Product, Version: o.Version, Namespace: o.Namespace,
+		Name: o.Name, InstallId: o.InstallID, Product: Product, Version: announced(o.Version), Namespace: o.Namespace,
 	}
+}
+
+// announced joins the contract's version and the program's.
+func announced(version string) string {
+	build := strings.Map(func(r rune) rune {
+		switch {
+		case r >= '0' && r <= '9', r >= 'A' && r <= 'Z', r >= 'a' && r <= 'z', r == '-':
+			return r
+		}
+		return '.'
+	}, version)
+	parts := slices.DeleteFunc(strings.Split(build, "."), func(s string) bool { return s == "" })
+	return ContractVersion + "+" + strings.Join(append([]string{Product}, parts...), ".")
 }
 
 // Session is a client session with the manager. It reconnects by itself until

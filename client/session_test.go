@@ -4,18 +4,20 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
+	"trivet/client/clienttest"
 	"trivet/internal/errs"
 	"trivet/proto/telepresence/manager"
 )
 
 func TestSessionResumesOnAnotherServer(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 3)
+	f := clienttest.New(t, 3)
 	s := openSession(t, dialFake(t, f, fast()))
 	id := s.ID()
 	if e := await(t, s, EventConnected); e.Server != "s1" {
@@ -24,7 +26,7 @@ func TestSessionResumesOnAnotherServer(t *testing.T) {
 	it := intercept(t, s)
 	await(t, s, EventActive)
 	for _, step := range []struct{ kill, next string }{{"s1", "s2"}, {"s2", "s3"}} {
-		f.server(step.kill).kill()
+		f.Server(step.kill).Kill()
 		if e := await(t, s, EventReconnecting); e.Server != step.kill || e.Message == "" || e.Err == nil {
 			t.Errorf("reconnecting event = %+v, want one about %s with a cause", e, step.kill)
 		}
@@ -35,10 +37,10 @@ func TestSessionResumesOnAnotherServer(t *testing.T) {
 	if s.ID() != id {
 		t.Errorf("session id changed from %s to %s", id, s.ID())
 	}
-	if n := len(f.callsOf("ReconnectClient")); n < 2 {
+	if n := len(f.Calls("ReconnectClient")); n < 2 {
 		t.Errorf("ReconnectClient was called %d times, want one per reconnect", n)
 	}
-	if n := len(f.callsOf("ArriveAsClient")) + len(f.callsOf("CreateIntercept")); n != 2 {
+	if n := len(f.Calls("ArriveAsClient")) + len(f.Calls("CreateIntercept")); n != 2 {
 		t.Errorf("%d arrivals and creations, want 2: nothing was lost", n)
 	}
 	if err := it.WaitActive(t.Context()); err != nil {
@@ -48,10 +50,10 @@ func TestSessionResumesOnAnotherServer(t *testing.T) {
 
 func TestSessionLeavesAHungServer(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 2)
+	f := clienttest.New(t, 2)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
-	f.server("s1").hang()
+	f.Server("s1").Hang()
 	if e := await(t, s, EventReconnecting); errs.Reason(e.Err) != ReasonNoAnswer {
 		t.Errorf("cause = %v (%s), want %s", e.Err, errs.Reason(e.Err), ReasonNoAnswer)
 	}
@@ -62,32 +64,31 @@ func TestSessionLeavesAHungServer(t *testing.T) {
 
 func TestSessionResumesWhenOnlyItsStreamEnds(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
 	id := s.ID()
 	// The session vanishes for a moment: the watch ends, the link does not.
-	f.mu.Lock()
-	info := f.sessions[id]
-	f.mu.Unlock()
-	f.change(func() { delete(f.sessions, id) })
+	var info *manager.ClientInfo
+	f.Change(func() { info = f.Sessions[id] })
+	f.Change(func() { delete(f.Sessions, id) })
 	e := await(t, s, EventReconnecting)
 	if errs.Reason(e.Err) != ReasonStreamEnded {
 		t.Errorf("cause = %v, want %s", e.Err, ReasonStreamEnded)
 	}
-	f.change(func() { f.sessions[id] = info })
+	f.Change(func() { f.Sessions[id] = info })
 	await(t, s, EventConnected)
 }
 
 func TestForgottenSessionArrivesAnewWithItsIntercepts(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 2)
+	f := clienttest.New(t, 2)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
 	it := intercept(t, s)
 	await(t, s, EventActive)
 	old := s.ID()
-	f.forgetAll()
+	f.Forget()
 	await(t, s, EventRenewed)
 	await(t, s, EventActive)
 	if s.ID() == old {
@@ -105,13 +106,13 @@ func TestForgottenSessionArrivesAnewWithItsIntercepts(t *testing.T) {
 
 func TestInterceptThatCannotBeMadeAgainFails(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
 	it := intercept(t, s)
 	await(t, s, EventActive)
-	f.answer("CreateIntercept", errs.New(codes.FailedPrecondition, ReasonConflict, "bob has it now"))
-	f.forgetAll()
+	f.Answer("CreateIntercept", errs.New(codes.FailedPrecondition, ReasonConflict, "bob has it now"))
+	f.Forget()
 	if e := await(t, s, EventFailed); errs.Reason(e.Err) != ReasonConflict {
 		t.Errorf("failed with %v, want %s", e.Err, ReasonConflict)
 	}
@@ -123,31 +124,31 @@ func TestInterceptThatCannotBeMadeAgainFails(t *testing.T) {
 
 func TestObstaclesThatPassAreWaitedFor(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
 	intercept(t, s)
 	await(t, s, EventActive)
 	// Its nodes have not reported the workload again yet.
-	f.answer("EnsureAgent", errs.New(codes.NotFound, "WORKLOAD_NOT_FOUND", "workload not found"))
-	f.forgetAll()
+	f.Answer("EnsureAgent", errs.New(codes.NotFound, "WORKLOAD_NOT_FOUND", "workload not found"))
+	f.Forget()
 	await(t, s, EventWarning)
 	await(t, s, EventActive)
 }
 
 func TestOutageIsToldAndEnds(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 2)
+	f := clienttest.New(t, 2)
 	s := openSession(t, dialFake(t, f, fast()))
 	await(t, s, EventConnected)
-	for _, srv := range f.servers {
-		srv.kill()
+	for _, srv := range f.Servers {
+		srv.Kill()
 	}
 	await(t, s, EventReconnecting)
 	if e := await(t, s, EventReconnecting); errs.Reason(e.Err) != ReasonNoServer {
 		t.Errorf("cause = %v, want %s", e.Err, ReasonNoServer)
 	}
-	f.servers[1].start()
+	f.Servers[1].Start()
 	if e := await(t, s, EventConnected); e.Server != "s2" {
 		t.Errorf("connected to %q, want s2", e.Server)
 	}
@@ -155,34 +156,33 @@ func TestOutageIsToldAndEnds(t *testing.T) {
 
 func TestSessionShowsSignsOfLife(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()), func(o *SessionOptions) { o.RemainEvery = 10 * time.Millisecond })
 	await(t, s, EventConnected)
-	f.answer("Remain", nil, errs.New(codes.Internal, "X", "an error that is not about the session"), nil)
+	f.Answer("Remain", nil, errs.New(codes.Internal, "X", "an error that is not about the session"), nil)
 	// The third answer says that the session is gone.
-	f.answer("Remain", errs.New(codes.NotFound, "SESSION_NOT_FOUND", "gone"))
+	f.Answer("Remain", errs.New(codes.NotFound, "SESSION_NOT_FOUND", "gone"))
 	if e := await(t, s, EventReconnecting); errs.Code(e.Err) != codes.NotFound {
 		t.Errorf("cause = %v, want NotFound", e.Err)
 	}
 	// ReconnectClient finds it after all.
 	await(t, s, EventConnected)
-	if n := len(f.callsOf("ArriveAsClient")); n != 1 {
+	if n := len(f.Calls("ArriveAsClient")); n != 1 {
 		t.Errorf("arrived %d times, want once", n)
 	}
 }
 
 func TestCloseCleansUpAtTheManager(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	intercept(t, s)
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.mu.Lock()
-	sessions, intercepts := len(f.sessions), len(f.intercepts)
-	f.mu.Unlock()
-	if sessions+intercepts != 0 || len(f.callsOf("RemoveIntercept")) != 1 || len(f.callsOf("Depart")) != 1 {
+	var sessions, intercepts int
+	f.Change(func() { sessions, intercepts = len(f.Sessions), len(f.Intercepts) })
+	if sessions+intercepts != 0 || len(f.Calls("RemoveIntercept")) != 1 || len(f.Calls("Depart")) != 1 {
 		t.Errorf("%d sessions and %d intercepts are left", sessions, intercepts)
 	}
 	for {
@@ -203,10 +203,10 @@ func TestCloseCleansUpAtTheManager(t *testing.T) {
 
 func TestCloseDoesNotHangWithoutServers(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	intercept(t, s)
-	f.server("s1").kill()
+	f.Server("s1").Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if err := s.Close(ctx); err == nil {
@@ -216,8 +216,8 @@ func TestCloseDoesNotHangWithoutServers(t *testing.T) {
 
 func TestArrivalIsRefusedWithTheManagersWords(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
-	f.answer("ArriveAsClient", errs.New(codes.InvalidArgument, "MISSING_FIELD", "name must not be empty"))
+	f := clienttest.New(t, 1)
+	f.Answer("ArriveAsClient", errs.New(codes.InvalidArgument, "MISSING_FIELD", "name must not be empty"))
 	_, err := OpenSession(t.Context(), dialFake(t, f, fast()), SessionOptions{})
 	if err == nil || err.Error() != "open a session: name must not be empty" || errs.Code(err) != codes.InvalidArgument {
 		t.Errorf("error = %v", err)
@@ -226,8 +226,8 @@ func TestArrivalIsRefusedWithTheManagersWords(t *testing.T) {
 
 func TestStateOfTheInterceptIsTold(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
-	f.initial = manager.InterceptDispositionType_WAITING
+	f := clienttest.New(t, 1)
+	f.Disposition = manager.InterceptDispositionType_WAITING
 	s := openSession(t, dialFake(t, f, fast()))
 	it := intercept(t, s)
 	await(t, s, EventWaiting)
@@ -241,7 +241,7 @@ func TestStateOfTheInterceptIsTold(t *testing.T) {
 		{manager.InterceptDispositionType_ACTIVE, EventActive},
 		{manager.InterceptDispositionType_AGENT_ERROR, EventFailed},
 	} {
-		f.dispose(step.disposition, "because")
+		f.Dispose(step.disposition, "because")
 		if e := await(t, s, step.kind); e.Intercept != "api" || e.Message == "" {
 			t.Errorf("event = %+v", e)
 		}
@@ -253,11 +253,11 @@ func TestStateOfTheInterceptIsTold(t *testing.T) {
 
 func TestInterceptRemovedBySomebodyElseIsOver(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	it := intercept(t, s)
 	await(t, s, EventActive)
-	f.change(func() { delete(f.intercepts, it.ID()) })
+	f.Change(func() { delete(f.Intercepts, it.ID()) })
 	await(t, s, EventRemoved)
 	receive(t, "the end of the intercept", it.Done())
 	if errs.Reason(it.Err()) != ReasonRemoved {
@@ -267,7 +267,7 @@ func TestInterceptRemovedBySomebodyElseIsOver(t *testing.T) {
 
 func TestSnapshotThatLagsBehindRemovesNothing(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	it := intercept(t, s)
 	s.observe(t.Context(), nil) // the manager, asked, still has it
@@ -276,15 +276,15 @@ func TestSnapshotThatLagsBehindRemovesNothing(t *testing.T) {
 		t.Errorf("the intercept is over: %v", it.Err())
 	default:
 	}
-	calls := f.callsOf("GetIntercept")
-	if len(calls) == 0 || calls[0].md.Get(ConsistencyKey)[0] != string(Linearizable) {
+	calls := f.Calls("GetIntercept")
+	if len(calls) == 0 || calls[0].MD.Get(ConsistencyKey)[0] != string(Linearizable) {
 		t.Error("the manager was not asked for its latest state")
 	}
 }
 
 func TestLeaseThatEndsIsNotAnAccident(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
+	f := clienttest.New(t, 1)
 	s := openSession(t, dialFake(t, f, fast()))
 	sp := spec()
 	sp.Lease = 500 * time.Millisecond
@@ -292,10 +292,24 @@ func TestLeaseThatEndsIsNotAnAccident(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.change(func() { delete(f.intercepts, it.ID()) })
+	f.Change(func() { delete(f.Intercepts, it.ID()) })
 	receive(t, "the end of the intercept", it.Done())
 	if errs.Reason(it.Err()) != ReasonLeaseOver {
 		t.Errorf("Err() = %v, want %s", it.Err(), ReasonLeaseOver)
+	}
+}
+
+func TestAnnouncedVersionIsTheContractsAndSemantic(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]string{
+		"0.1.0":            "2.31.0+trivet.0.1.0",
+		"v0.1.0-dev+dirty": "2.31.0+trivet.v0.1.0-dev.dirty",
+		"(devel)":          "2.31.0+trivet.devel",
+		"":                 "2.31.0+trivet",
+	} {
+		if got := announced(version); got != want {
+			t.Errorf("announced(%q) = %q, want %q", version, got, want)
+		}
 	}
 }
 
@@ -321,21 +335,26 @@ func TestBadSpecsAreRefusedHere(t *testing.T) {
 	}
 }
 
-func TestRefusedPreparationIsTheUsersError(t *testing.T) {
+func TestRefusalHasTheReasonOfTheCreation(t *testing.T) {
 	t.Parallel()
-	f := newFakeManager(t, 1)
-	f.prepared = &manager.PreparedIntercept{Error: "port 80 is taken by bob", ErrorCategory: 1}
+	f := clienttest.New(t, 1)
+	f.Prepared = &manager.PreparedIntercept{Error: "port 80 is taken by bob", ErrorCategory: 1}
+	conflict := errs.New(codes.FailedPrecondition, ReasonConflict, "port 80 is taken by bob").WithHint("use --force")
 	s := openSession(t, dialFake(t, f, fast()))
+	f.Answer("CreateIntercept", conflict)
 	_, err := s.Intercept(t.Context(), spec())
-	if errs.Reason(err) != ReasonRefused || errs.Code(err) != codes.FailedPrecondition ||
+	if e := errs.From(err); e.Reason != ReasonConflict || e.Hint != "use --force" ||
 		err.Error() != `create intercept "api": port 80 is taken by bob` {
 		t.Errorf("error = %v (%s)", err, errs.Reason(err))
 	}
-	// Forced, creation decides; and the name is free again.
+	// The name is free again, and force goes another way.
 	sp := spec()
 	sp.Force = true
 	if _, err := s.Intercept(t.Context(), sp); err != nil {
 		t.Errorf("forced: %v", err)
+	}
+	if calls := f.Calls("CreateIntercept"); len(calls) != 2 || !strings.HasPrefix(calls[1].FullMethod, operatorService) {
+		t.Errorf("calls = %+v, want the second one at the operator service", calls)
 	}
 	if _, err := s.Intercept(t.Context(), sp); errs.Reason(err) != ReasonNameTaken {
 		t.Errorf("same name again: %v", err)

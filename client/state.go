@@ -37,7 +37,7 @@ func (s *Session) known() []*manager.InterceptInfo {
 	defer s.mu.Unlock()
 	out := make([]*manager.InterceptInfo, 0, len(s.intercepts))
 	for _, it := range s.intercepts {
-		if it.made && it.info != nil {
+		if it.stage == made && it.info != nil {
 			out = append(out, it.info)
 		}
 	}
@@ -67,7 +67,7 @@ func (s *Session) observe(ctx context.Context, snapshot []*manager.InterceptInfo
 	for _, it := range s.all() {
 		if info := seen[it.spec.Name]; info != nil {
 			it.update(info)
-		} else if it.isMade() && s.gone(ctx, it) {
+		} else if it.in(made) && s.gone(ctx, it) {
 			it.lost()
 		}
 	}
@@ -86,7 +86,7 @@ func (s *Session) gone(ctx context.Context, it *Intercept) bool {
 // restore makes the intercepts again that went with a lost session.
 func (s *Session) restore(ctx context.Context, _ *Link) error {
 	for _, it := range s.all() {
-		if it.isMade() {
+		if !it.in(forgotten) {
 			continue
 		}
 		if err := it.remake(ctx); err != nil {
@@ -102,7 +102,7 @@ func (it *Intercept) remake(ctx context.Context) error {
 	began := time.Now()
 	session := it.s.ID()
 	for warned := false; ; warned = true {
-		if !it.wanted() {
+		if !it.in(forgotten) { // it was closed
 			return nil
 		}
 		err := it.establish(ctx)
@@ -138,23 +138,21 @@ func (s *Session) alive(ctx context.Context, session string) bool {
 	return errs.Code(err) != codes.NotFound
 }
 
-func (it *Intercept) isMade() bool {
+// in tells whether the intercept is at that stage, and not over.
+func (it *Intercept) in(st stage) bool {
 	it.s.mu.Lock()
 	defer it.s.mu.Unlock()
-	return it.made && !it.over
-}
-
-func (it *Intercept) wanted() bool {
-	it.s.mu.Lock()
-	defer it.s.mu.Unlock()
-	return !it.over
+	return it.stage == st && !it.over
 }
 
 // forget marks an intercept as unknown to the manager.
 func (it *Intercept) forget() {
 	it.s.mu.Lock()
 	defer it.s.mu.Unlock()
-	it.made, it.info = false, nil
+	if it.stage == made {
+		it.stage = forgotten
+	}
+	it.info = nil
 }
 
 // update takes in a description of the intercept unless it is older than what

@@ -15,6 +15,7 @@ const (
 	stopActors   = 10 * time.Second
 	writeOwnRow  = 10 * time.Second
 	configEvery  = 500 * time.Millisecond
+	configEarly  = 20 * time.Millisecond
 	dedupeKeyLen = 32
 )
 
@@ -146,16 +147,19 @@ func (s *Server) register(ctx context.Context) {
 // reconcile follows the Raft configuration: who is watched, who is followed.
 func (s *Server) reconcile(ctx context.Context) {
 	defer s.wg.Done()
-	tick := time.NewTicker(configEvery)
-	defer tick.Stop()
 	for {
 		servers, err := s.replica.Servers()
 		if err == nil {
 			s.dir.setServers(servers)
 			s.applyConfiguration(ctx, servers)
 		}
+		next := time.After(configEvery)
+		if len(servers) == 0 {
+			// A server that just joined learns of the others any moment.
+			next = time.After(configEarly)
+		}
 		select {
-		case <-tick.C:
+		case <-next:
 		case <-s.dir.changed:
 		case <-ctx.Done():
 			return

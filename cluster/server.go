@@ -38,6 +38,7 @@ import (
 	"trivet/proto/trivet/node/v1/nodesvc"
 	"trivet/proto/trivet/operator/v1/operatorsvc"
 	"trivet/proto/trivet/peer/v1/peersvc"
+	"trivet/tunnel"
 )
 
 // Keepalive bounds: peers may ping as often as every half second, and a peer
@@ -177,6 +178,8 @@ func (s *Server) services() {
 		grpc.Creds(portmux.Credentials()),
 		grpc.ChainUnaryInterceptor(s.showRevision, s.guard.Unary),
 		grpc.ChainStreamInterceptor(s.guard.Stream),
+		// Tunnel frames pass through unparsed; all else is encoded as usual.
+		grpc.ForceServerCodecV2(tunnel.Codec{}),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),

@@ -48,10 +48,9 @@ type writer struct {
 func (w *writer) key() string { return part(w.identity) + w.name }
 
 var writerKind = &kind[*writer]{
-	id:    TableDedupe,
-	tag:   byte(TableDedupe),
-	fresh: func() *writer { return new(writer) },
-	key:   (*writer).key,
+	id:  TableDedupe,
+	tag: byte(TableDedupe),
+	key: (*writer).key,
 	encode: func(e *encoder, w *writer) {
 		e.str(w.identity)
 		e.str(w.name)
@@ -79,10 +78,9 @@ type answer struct {
 func answerKey(writer string, number uint64) string { return part(writer) + bigEndian(number) }
 
 var answerKind = &kind[*answer]{
-	id:    TableDedupe,
-	tag:   byte(TableDedupe) | 0x80,
-	fresh: func() *answer { return new(answer) },
-	key:   func(a *answer) string { return answerKey(a.writer, a.number) },
+	id:  TableDedupe,
+	tag: byte(TableDedupe) | 0x80,
+	key: func(a *answer) string { return answerKey(a.writer, a.number) },
 	encode: func(e *encoder, a *answer) {
 		e.uvarint(a.number)
 		e.bytes(a.hash)

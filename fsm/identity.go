@@ -19,9 +19,9 @@ func roleOf(uri string) (role, name string) {
 	if !ok {
 		return "", ""
 	}
-	_, path, _ := strings.Cut(rest, "/")
+	cluster, path, _ := strings.Cut(rest, "/")
 	role, name, ok = strings.Cut(path, "/")
-	if !ok || role == "" || name == "" {
+	if !ok || cluster == "" || role == "" || name == "" {
 		return "", ""
 	}
 	return role, name

@@ -58,8 +58,9 @@ func (m *Machine) Root() *Root { return m.root.Load() }
 // An error means that this replica cannot follow its peers any further; the
 // published state is that before the entry, and every later call fails the
 // same way until Restore succeeds. An operation or a command version that this
-// program does not know is an *UnknownCommandError, damage found in the state
-// an *InvariantError.
+// program does not know is an *UnknownCommandError, an entry that is not above
+// the last one (by its index, unless that is 0) an *InvariantError: whoever has
+// restored a snapshot from ahead of the log skips the entries it contains.
 func (m *Machine) Apply(pos Position, e *commandv1.Entry) ([]*commandv1.Result, error) {
 	if m.failed != nil {
 		return nil, m.failed
@@ -101,9 +102,6 @@ func (m *Machine) apply(
 		m.work.meta.Time = max(m.work.meta.GetTime(), c.GetTime())
 		t := &tx{work: m.work, enc: m.enc, cmd: c, events: events}
 		results[i] = t.execute(ops[i])
-		if t.broken != nil {
-			return nil, nil, t.broken
-		}
 		events = t.events
 	}
 	return results, events, nil

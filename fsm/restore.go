@@ -184,6 +184,10 @@ func load[R protoRow](l *loader, t *table[R], rec *commandv1.SnapshotRecord) err
 	if _, ok := t.get(key); ok {
 		return fmt.Errorf("row %q is there twice", key)
 	}
+	if create, modify := t.kind.revisions(row); create > modify || modify > l.root.revision {
+		return fmt.Errorf("row %q has revisions %d and %d at revision %d",
+			key, create, modify, l.root.revision)
+	}
 	t.set(l.enc, &l.root.sum, key, row)
 	return nil
 }
@@ -201,6 +205,9 @@ func (l *loader) dedupe(rec *commandv1.SnapshotRecord) error {
 		usedAt:         row.GetUsedAt(),
 		modifyRevision: row.GetModifyRevision(),
 	}
+	if w.modifyRevision > l.root.revision {
+		return fmt.Errorf("writer %q is from revision %d", w.name, w.modifyRevision)
+	}
 	if known, ok := l.root.writers.get(w.key()); ok {
 		if known.lowest != w.lowest || known.usedAt != w.usedAt ||
 			known.modifyRevision != w.modifyRevision {
@@ -215,6 +222,10 @@ func (l *loader) dedupe(rec *commandv1.SnapshotRecord) error {
 		}
 		if err := proto.Unmarshal(stored.GetResult(), a.result); err != nil {
 			return fmt.Errorf("decode answer %d: %w", a.number, err)
+		}
+		if a.result.GetRevision() > l.root.revision {
+			return fmt.Errorf("answer %d of writer %q is from revision %d",
+				a.number, w.name, a.result.GetRevision())
 		}
 		key := answerKind.key(a)
 		if _, ok := l.root.answers.get(key); ok {

@@ -327,7 +327,7 @@ func TestRoleOf(t *testing.T) {
 		"spiffe://c/operator":        {},
 		"spiffe://c/operator/":       {},
 		"spiffe://c":                 {},
-		"spiffe:///operator/olga":    {"operator", "olga"},
+		"spiffe:///operator/olga":    {},
 		"":                           {},
 		"spiffe://operator/x":        {},
 		"spiffe://c//operator/olga":  {},

@@ -446,6 +446,24 @@ func TestMalformedRowsAreRefused(t *testing.T) {
 			})},
 			"decode answer 1",
 		},
+		"row from the future": {
+			[]*commandv1.SnapshotFrame{record(t, TableConfig, &commandv1.ConfigRow{
+				Key: "a", CreateRevision: 1, ModifyRevision: 1,
+			})},
+			"has revisions 1 and 1 at revision 0",
+		},
+		"writer from the future": {
+			[]*commandv1.SnapshotFrame{record(t, TableDedupe, &commandv1.DedupeRow{
+				Writer: "w", ModifyRevision: 1,
+			})},
+			"is from revision 1",
+		},
+		"answer from the future": {
+			[]*commandv1.SnapshotFrame{record(t, TableDedupe, &commandv1.DedupeRow{
+				Writer: "w", Results: []*commandv1.DedupeResult{{Number: 1, Result: []byte{8, 1}}},
+			})},
+			"is from revision 1",
+		},
 		"writer that is none": {
 			[]*commandv1.SnapshotFrame{{Frame: &commandv1.SnapshotFrame_Record{
 				Record: &commandv1.SnapshotRecord{Table: uint32(TableDedupe), Row: []byte{0xFF}},

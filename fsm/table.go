@@ -50,7 +50,7 @@ type kind[R any] struct {
 	id Table
 	// tag separates the digests of tables that share an id.
 	tag byte
-	// fresh makes an empty row to decode into.
+	// fresh makes an empty row to decode into; nil where rows are not messages.
 	fresh func() R
 	key   func(R) string
 	// encode appends the row's canonical form.

@@ -21,19 +21,11 @@ type tx struct {
 	enc    *encoder
 	cmd    *commandv1.Command
 	events []Event
-	// broken is set when the command met damage; the entry then fails.
-	broken error
 }
 
 func (t *tx) now() int64 { return t.work.meta.GetTime() }
 
 func (t *tx) revision() uint64 { return t.work.revision }
-
-func (t *tx) breaks(format string, args ...any) {
-	if t.broken == nil {
-		t.broken = &InvariantError{Detail: fmt.Sprintf(format, args...)}
-	}
-}
 
 // execute runs the applier behind everything that is common to all commands.
 func (t *tx) execute(op *applier) *commandv1.Result {

@@ -244,7 +244,8 @@ func TestDiffOfNothing(t *testing.T) {
 	}
 }
 
-// follower keeps a copy of the state by events alone.
+// follower keeps a copy of the state by events alone, but for the meta row,
+// whose time changes without events.
 type follower struct {
 	cursor *Cursor
 	rows   map[string]string
@@ -257,17 +258,18 @@ func (f *follower) follow() *Root {
 	}
 	for _, e := range b.Events {
 		key := e.Table.String() + "/" + e.Key
-		if e.Op == Delete {
+		switch {
+		case e.Table == TableMeta:
+		case e.Op == Delete:
 			delete(f.rows, key)
-		} else {
+		default:
 			f.rows[key] = compact(e.New)
 		}
 	}
 	return b.Root
 }
 
-// contents is what a follower has of a state; the meta row is left out because
-// its time changes without events.
+// contents is what a follower of a state should have.
 func contents(root *Root) map[string]string {
 	out := map[string]string{}
 	for _, e := range Diff(nil, root) {

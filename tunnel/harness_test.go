@@ -142,6 +142,10 @@ func newSwitchboard(ctx context.Context) *switchboard {
 }
 
 func (b *switchboard) handle(s managersvc.Manager_TunnelServer) error {
+	return b.join(s.Context(), s)
+}
+
+func (b *switchboard) join(ctx context.Context, s Stream) error {
 	si, err := Accept(s)
 	if err != nil {
 		return err
@@ -155,8 +159,8 @@ func (b *switchboard) handle(s managersvc.Manager_TunnelServer) error {
 		select {
 		case err := <-h.err:
 			return err
-		case <-s.Context().Done():
-			return s.Context().Err()
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	delete(b.waiting, si.ConnID)

@@ -14,7 +14,7 @@ import (
 // case, an HTTP/2 frame of 16 KiB each, with room for odd ones.
 const partsHint = 8
 
-var errAfterCloseSend = errors.New("Normal after closeSend")
+var errAfterCloseSend = errors.New("data after closeSend")
 
 // connToStream reads the local connection and sends Normal frames. Nothing is
 // queued: the next read starts when the stream has taken the last one.

@@ -376,6 +376,78 @@ func TestLostStreamDisconnectsTheOther(t *testing.T) {
 	})
 }
 
+// A peer server that ends its stream early cuts the opener off, whatever status
+// it ends with.
+func TestServerThatEndsEarlyCutsOffTheRelay(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]error{"well": nil, "badly": status.Error(codes.ResourceExhausted, "full")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachCodec(t, func(t *testing.T, c codecs) {
+				far := c.serve(t, func(s managersvc.Manager_TunnelServer) error {
+					if _, err := Accept(s); err != nil {
+						return err
+					}
+					wantFrame(t, s, CodeNormal)
+					return errors.Join(s.Send(NewNormal([]byte("bye"))), end)
+				})
+				stats := make(chan RelayStats, 1)
+				s := scripted(t, c, func(s managersvc.Manager_TunnelServer) error {
+					st := Relay(context.Background(), s, open(t, far, contractInfo), Options{})
+					stats <- st
+					return errs.Status(st.ErrA)
+				})
+				sent := make(chan struct{})
+				go func() {
+					defer close(sent)
+					for s.Send(NewNormal(make([]byte, 1<<10))) == nil {
+					}
+				}()
+				// What the server had sent before still arrives.
+				if f := wantFrame(t, s, CodeNormal); string(f.Body) != "bye" {
+					t.Errorf("got %q", f.Body)
+				}
+				m, err := s.Recv()
+				for err == nil {
+					if f, _ := ParseFrame(m.GetPayload()); f.Code != CodeCloseSend && f.Code != CodeDisconnect {
+						t.Errorf("got %s", f.Code)
+					}
+					m, err = s.Recv()
+				}
+				if errors.Is(err, io.EOF) {
+					t.Error("the stream ended well")
+				}
+				wait(t, sent)
+				if st := receive(t, stats); st.End != EndStream || st.BToA != 3 || st.ErrA == nil || st.ErrB == nil {
+					t.Errorf("%+v", st)
+				}
+			})
+		})
+	}
+}
+
+// wrapped hides what lies below a stream, as a wrapper of a caller may.
+type wrapped struct{ Stream }
+
+func TestRelayOfOtherStreams(t *testing.T) {
+	t.Parallel()
+	eachCodec(t, func(t *testing.T, c codecs) {
+		board := newSwitchboard(context.Background())
+		cc := c.serve(t, func(s managersvc.Manager_TunnelServer) error {
+			return board.join(s.Context(), wrapped{s})
+		})
+		a, b := pair(t, cc, cc, 1)
+		sent := make(chan error, 1)
+		go func() { sent <- errors.Join(sendXfer(a), a.CloseSend()) }()
+		if err := errors.Join(recvXfer(b), receive(t, sent), b.CloseSend()); err != nil {
+			t.Fatal(err)
+		}
+		if st := receive(t, board.stats); st.End != EndClean {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
 func TestDisconnectEndsBothHandlersCleanly(t *testing.T) {
 	t.Parallel()
 	board := newSwitchboard(t.Context())

@@ -28,7 +28,7 @@ const (
 	electionEvery = time.Second
 	redialTimeout = 200 * time.Millisecond
 	retryMin      = 50 * time.Millisecond
-	retryMax      = time.Second
+	retryMax      = 200 * time.Millisecond
 )
 
 // Server is a voter.

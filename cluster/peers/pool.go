@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"trivet/proto/trivet/peer/v1/peersvc"
+	"trivet/tunnel"
 )
 
 // Redials are quick because a restarted server should be found at once, and
@@ -52,6 +53,7 @@ func (p *Pool) Client(address string) (peersvc.PeerClient, error) {
 	}
 	c, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(credentials.NewTLS(p.tls.Clone())),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(tunnel.Codec{})),
 		grpc.WithConnectParams(connectParams),
 		grpc.WithKeepaliveParams(keepaliveParams))
 	if err != nil {

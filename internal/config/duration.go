@@ -14,8 +14,8 @@ type Duration time.Duration
 // would be in is exactly what nobody should have to guess.
 var errDuration = errors.New(`want a duration such as "500ms", "10s" or "2h"`)
 
-// Std returns the duration as the standard library's type.
-func (d Duration) Std() time.Duration { return time.Duration(d) }
+// Duration returns the duration as the standard library's type.
+func (d Duration) Duration() time.Duration { return time.Duration(d) }
 
 // String is the short form: "2h" where time.Duration says "2h0m0s".
 func (d Duration) String() string {

@@ -52,7 +52,9 @@ func ParseBundle(rootPEM, chainPEM, keyPEM []byte) (*Bundle, error) {
 }
 
 func parseBundle(rootPEM, chainPEM, keyPEM []byte, dir string) (*Bundle, error) {
-	rootName, chainName, keyName := filepath.Join(dir, RootFile), filepath.Join(dir, ChainFile), filepath.Join(dir, KeyFile)
+	rootName := filepath.Join(dir, RootFile)
+	chainName := filepath.Join(dir, ChainFile)
+	keyName := filepath.Join(dir, KeyFile)
 	rootCerts, err := parseCerts(rootPEM, rootName)
 	if err != nil {
 		return nil, withHint(err, bundleHint)

@@ -125,8 +125,8 @@ func explainAlert(alert tls.AlertError, err error, local *Source) error {
 	default:
 		return errs.New(codes.PermissionDenied, ReasonRefused,
 			"the peer refused your certificate (%s): %w", b.ID, err).
-			WithHint("its CA and dates are right, so role %s, cluster %s or this very name is not accepted there; the peer's log says which",
-				b.ID.Role, b.ID.Cluster)
+			WithHint("its dates are right, so role %s, cluster %s or this very name is not accepted there; "+
+				"the peer's log says which", b.ID.Role, b.ID.Cluster)
 	}
 }
 

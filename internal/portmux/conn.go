@@ -32,9 +32,9 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
-	err := c.Conn.Close()
+	// First, so that whoever sees the connection end sees the count too.
 	c.closed.Do(func() { c.open.Add(-1) })
-	return err
+	return c.Conn.Close()
 }
 
 // CloseWrite ends the sending direction.

@@ -66,7 +66,9 @@ type clientCreds struct {
 	explain func(error) error
 }
 
-func (c *clientCreds) ClientHandshake(ctx context.Context, _ string, nc net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (c *clientCreds) ClientHandshake(
+	ctx context.Context, _ string, nc net.Conn,
+) (net.Conn, credentials.AuthInfo, error) {
 	tc := tls.Client(nc, c.conf)
 	if err := tc.HandshakeContext(ctx); err != nil {
 		_ = nc.Close() // why it is closed is what matters

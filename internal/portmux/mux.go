@@ -145,8 +145,8 @@ func (m *Mux) start() (bool, error) {
 	}
 	for name := range m.listeners {
 		if !slices.Contains(m.conf.NextProtos, name) {
-			return false, fmt.Errorf("serve %s: the TLS configuration does not offer protocol %q, so its listener would wait forever",
-				m.ln.Addr(), name)
+			return false, fmt.Errorf("serve %s: the TLS configuration does not offer protocol %q, "+
+				"so its listener would wait forever", m.ln.Addr(), name)
 		}
 	}
 	m.serving = true

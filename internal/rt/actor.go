@@ -29,7 +29,8 @@ type Behavior[M any] interface {
 	// Stop is called last and once, after the workers and children have
 	// ended, also when Start has failed halfway. It releases what Start and
 	// Handle acquired. The context is cancelled by then; Go, After and Spawn
-	// have no effect. A panic is logged and swallowed.
+	// have no effect. A panic is logged and swallowed. An actor that is
+	// stopped before its Start has neither.
 	Stop(*Ctx[M], Reason)
 }
 

@@ -14,10 +14,7 @@ import (
 
 // recorder is a Behavior that writes down what happens to it and does what
 // the messages say.
-type recorder struct {
-	id  int
-	log *journal[string]
-}
+type recorder struct{ log *journal[string] }
 
 func (r *recorder) Start(*Ctx[string]) error {
 	r.log.add("start")
@@ -261,7 +258,8 @@ func TestStopCancelsTheContextOfARunningHandler(t *testing.T) {
 func TestStopReportsItsContext(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *System) {
 		gate := make(chan struct{})
-		ref := mustSpawn(t, s, script[int]{handle: func(*Ctx[int], int) error { <-gate; return nil }}.spec("a"))
+		waits := script[int]{handle: func(*Ctx[int], int) error { <-gate; return nil }}
+		ref := mustSpawn(t, s, waits.spec("a"))
 		mustOffer(t, ref, 1)
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -372,7 +370,8 @@ func TestNamesMayRepeat(t *testing.T) {
 
 func TestLoggerHasTheName(t *testing.T) {
 	var out logBuffer
-	bubble(t, Options{Name: "server-1", Logger: out.logger(slog.LevelInfo)}, func(t *testing.T, s *System) {
+	options := Options{Name: "server-1", Logger: out.logger(slog.LevelInfo)}
+	bubble(t, options, func(t *testing.T, s *System) {
 		g := mustGroup(t, s, "g", GroupPolicy{})
 		mustSpawn(t, g, script[int]{start: func(c *Ctx[int]) error {
 			c.Logger().Info("hello")
@@ -407,9 +406,29 @@ func TestGoexitIsAFailure(t *testing.T) {
 	})
 }
 
+func TestGoexitInStopHookIsContained(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *System) {
+		var reasons journal[Reason]
+		ref := mustSpawn(t, s, script[int]{
+			handle: func(_ *Ctx[int], m int) error { return errBoom },
+			stop: func(_ *Ctx[int], r Reason) {
+				reasons.add(r)
+				runtime.Goexit()
+			},
+		}.spec("a"))
+		mustOffer(t, ref, 1)
+		time.Sleep(time.Second)
+		wantEqual(t, "stop", ref.Stop(soon(t)), nil)
+		if diff := cmp.Diff([]Reason{ReasonRestarting, ReasonStopped}, reasons.all()); diff != "" {
+			t.Errorf("reasons (-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestSlowHandlersAreCounted(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *System) {
-		ref := mustSpawn(t, s, script[time.Duration]{handle: func(_ *Ctx[time.Duration], d time.Duration) error {
+		type D = time.Duration
+		ref := mustSpawn(t, s, script[D]{handle: func(_ *Ctx[D], d D) error {
 			time.Sleep(d)
 			return nil
 		}}.spec("a"))
@@ -421,19 +440,17 @@ func TestSlowHandlersAreCounted(t *testing.T) {
 }
 
 func TestIdleActorsHaveNoGoroutine(t *testing.T) {
-	s := NewSystem(Options{})
-	before := runtime.NumGoroutine()
-	var refs []Ref[int]
-	for range 1000 {
-		refs = append(refs, mustSpawn(t, s, script[int]{}.spec("a")))
-	}
-	for _, r := range refs { // each has been through its Start once it answers
-		if err := r.Offer(1); err != nil {
-			t.Fatal(err)
+	bubble(t, Options{}, func(t *testing.T, s *System) {
+		const actors = 100
+		before := runtime.NumGoroutine()
+		for range actors {
+			ref := mustSpawn(t, s, script[int]{}.spec("a"))
+			mustOffer(t, ref, 1)
 		}
-	}
-	for s.Stats().Kinds["a"].Live != 1000 || runtime.NumGoroutine() > before+100 {
-		runtime.Gosched()
-	}
-	shutdown(t, s)
+		synctest.Wait()
+		// The runtime has some of its own, which come and go.
+		if after := runtime.NumGoroutine(); after > before+actors/2 {
+			t.Errorf("%d goroutines, before the actors %d", after, before)
+		}
+	})
 }

@@ -35,8 +35,8 @@ func (r Reason) String() string {
 	return fmt.Sprintf("Reason(%d)", uint8(r))
 }
 
-// hooks is the part of an actor that knows its message type. All but lost run
-// under core.call, so they may panic.
+// hooks is the part of an actor that knows its message type. They run the
+// user's code, so each call recovers.
 type hooks interface {
 	start(*incarnation) error
 	handle(msg any) error
@@ -117,17 +117,14 @@ func (c *core) Receive(ctx actor.Context) {
 
 // begin starts an incarnation, the first or a further one.
 func (c *core) begin() {
-	inc := &incarnation{core: c}
-	c.mb.mu.Lock()
-	if c.mb.stopping {
-		c.mb.mu.Unlock()
+	if c.isStopping() {
 		return
 	}
-	c.mb.mu.Unlock()
 	if c.begun {
 		c.kind.restarts.Add(1)
 		c.callStop(ReasonRestarting)
 	}
+	inc := &incarnation{core: c}
 	c.mb.mu.Lock()
 	inc.over = c.mb.stopping
 	c.inc = inc
@@ -207,17 +204,23 @@ func (c *core) end() {
 	c.mb.mu.Unlock()
 }
 
-// callStop runs the Stop hook. Its panic must not reach the library, which
-// would restart a stopping actor or leave its parent waiting forever.
+// callStop runs the Stop hook. Neither a panic nor a Goexit in it may reach
+// the library, which would restart a stopping actor or leave its parent
+// waiting forever; Goexit can only be kept to a goroutine.
 func (c *core) callStop(r Reason) {
-	defer func() {
-		if v := recover(); v != nil {
-			err := newPanicError(v)
-			c.logger().Error("actor panicked in its stop hook",
-				append(failureAttrs(err), "reason", r.String())...)
-		}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if v := recover(); v != nil {
+				err := newPanicError(v)
+				c.logger().Error("actor panicked in its stop hook",
+					append(failureAttrs(err), "reason", r.String())...)
+			}
+		}()
+		c.hooks.stop(r)
 	}()
-	c.hooks.stop(r)
+	<-done
 }
 
 // halt ends the incarnation: its context and timers are cancelled, what is on

@@ -60,7 +60,8 @@ type groupState struct {
 }
 
 // quarantined notes one more quarantined child. It returns how many there were
-// within the window, and of how many; running includes the new one.
+// within the window, and of how many; running includes the new one (and those
+// of the others that are still on their way out, which is close enough).
 func (g *groupState) quarantined(now time.Time, running int) (n, total int) {
 	g.times.forget(now, g.policy.Window)
 	total = running + len(g.times)

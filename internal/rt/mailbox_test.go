@@ -13,7 +13,9 @@ import (
 )
 
 // gated is an actor that handles one message for each value sent on gate.
-func gated(t *testing.T, s *System, capacity int) (ref Ref[int], gate chan struct{}, handled, lost *journal[int]) {
+func gated(t *testing.T, s *System, capacity int) (
+	ref Ref[int], gate chan struct{}, handled, lost *journal[int],
+) {
 	t.Helper()
 	gate = make(chan struct{})
 	handled, lost = &journal[int]{}, &journal[int]{}

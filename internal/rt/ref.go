@@ -54,7 +54,8 @@ func (r Ref[M]) RequestStop() {
 }
 
 // Drain lets the actor handle what is queued, stops it, and waits for that as
-// Stop does. Offer returns ErrStopped from now on.
+// Stop does. Offer returns ErrStopped from now on. Failures are treated as
+// ever; if the actor is given up on the way, the rest goes to Spec.Lost.
 func (r Ref[M]) Drain(ctx context.Context) error {
 	if r.cell == nil {
 		return nil

@@ -20,6 +20,13 @@ func (c *core) requestStop() {
 	}
 }
 
+// isStopping reports whether c was told to stop.
+func (c *core) isStopping() bool {
+	c.mb.mu.Lock()
+	defer c.mb.mu.Unlock()
+	return c.mb.stopping
+}
+
 // requestDrain asks the library to stop c after what is queued.
 func (c *core) requestDrain() {
 	c.mb.mu.Lock()

@@ -142,12 +142,6 @@ func (s *supervision) stop() {
 	s.StopChildren(s.pid)
 }
 
-func (c *core) isStopping() bool {
-	c.mb.mu.Lock()
-	defer c.mb.mu.Unlock()
-	return c.mb.stopping
-}
-
 // restartAfter arranges the restart of c, unless c is stopping.
 func (c *core) restartAfter(d time.Duration, restart func()) {
 	c.mb.mu.Lock()

@@ -216,6 +216,7 @@ func TestQuarantineOfAGroup(t *testing.T) {
 			spec, _ := failing("bad", RestartPolicy{Intensity: NoRestart})
 			bad := mustSpawn(t, g, spec)
 			<-g.Done()
+			synctest.Wait() // its parent knows too
 			wantErr(t, "group", g.Err(), ErrFailed)
 			wantErr(t, "bad", bad.Err(), ErrFailed)
 			wantErr(t, "good", good.Err(), ErrStopped)

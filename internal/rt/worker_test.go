@@ -3,7 +3,9 @@ package rt
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -228,6 +230,26 @@ func TestPanicOfAWorkerIsAFailure(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestPanicOfAWorkerAfterItsActorIsLogged(t *testing.T) {
+	var out logBuffer
+	bubble(t, Options{Logger: out.logger(slog.LevelInfo)}, func(t *testing.T, s *System) {
+		ref := mustSpawn(t, s, script[int]{start: func(c *Ctx[int]) error {
+			c.Go("dial", func(ctx context.Context) int {
+				<-ctx.Done()
+				panic(errBoom)
+			})
+			return nil
+		}}.spec("a"))
+		synctest.Wait()
+		wantEqual(t, "stop", ref.Stop(soon(t)), nil)
+		wantErr(t, "Err", ref.Err(), ErrStopped)
+		wantEqual(t, "Failures", s.Stats().Kinds["a"].Failures, 0)
+	})
+	if got := out.String(); !strings.Contains(got, "worker dial: panic: boom") {
+		t.Errorf("the panic is not in the log:\n%s", got)
 	}
 }
 

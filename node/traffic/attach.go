@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 
 	"trivet/node/handoff"
 	"trivet/node/steal"
@@ -14,21 +15,56 @@ import (
 )
 
 // Attacher gets backends from the holder.
-type Attacher struct{ Holder *handoff.Client }
+type Attacher struct {
+	holder *handoff.Client
+
+	mu      sync.Mutex
+	proxies map[*proxy]struct{} // guarded by mu
+}
+
+// NewAttacher makes an Attacher.
+func NewAttacher(holder *handoff.Client) *Attacher {
+	return &Attacher{holder: holder, proxies: map[*proxy]struct{}{}}
+}
+
+// Beat passes a heartbeat to the backends that do not read the shared one.
+func (a *Attacher) Beat() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var problems []error
+	for p := range a.proxies {
+		problems = append(problems, p.Beat())
+	}
+	return errors.Join(problems...)
+}
+
+// proxy is a steal.Proxy that beats for as long as it is open.
+type proxy struct {
+	*steal.Proxy
+	attacher *Attacher
+}
+
+// Close ends the use of the proxy.
+func (p *proxy) Close() error {
+	p.attacher.mu.Lock()
+	delete(p.attacher.proxies, p)
+	p.attacher.mu.Unlock()
+	return p.Proxy.Close()
+}
 
 // Attach returns the backend for a pod, which the caller closes. That does not
 // end the attachment; Detach does.
-func (a Attacher) Attach(ctx context.Context, pod *workload.Pod) (steal.Backend, error) {
+func (a *Attacher) Attach(ctx context.Context, pod *workload.Pod) (steal.Backend, error) {
 	fronts := frontsOf(pod)
 	req := handoff.Request{UID: pod.UID, Net: pod.Net}
 	for _, f := range fronts {
 		req.Fronts = append(req.Fronts, f.Listen.String())
 	}
-	attached, files, err := a.Holder.Attach(ctx, req)
+	attached, files, err := a.holder.Attach(ctx, req)
 	if err != nil {
 		return nil, fmt.Errorf("attach to pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	backend, err := open(attached.Backend, pod, fronts, files)
+	backend, err := a.open(attached.Backend, pod, fronts, files)
 	if err != nil {
 		return nil, fmt.Errorf("attach to pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
@@ -36,7 +72,7 @@ func (a Attacher) Attach(ctx context.Context, pod *workload.Pod) (steal.Backend,
 }
 
 // Detach gives the pod back to its app.
-func (a Attacher) Detach(ctx context.Context, uid string) error { return a.Holder.Detach(ctx, uid) }
+func (a *Attacher) Detach(ctx context.Context, uid string) error { return a.holder.Detach(ctx, uid) }
 
 // frontsOf returns the ports of the pod that have an address in front.
 func frontsOf(pod *workload.Pod) []workload.Port {
@@ -52,7 +88,7 @@ func frontsOf(pod *workload.Pod) []workload.Port {
 }
 
 // open makes the backend of its descriptors, which it owns.
-func open(name string, pod *workload.Pod, fronts []workload.Port, files []*os.File) (steal.Backend, error) {
+func (a *Attacher) open(name string, pod *workload.Pod, fronts []workload.Port, files []*os.File) (steal.Backend, error) {
 	if name == steal.NameSkLookup {
 		set, err := steal.FilesFrom(files)
 		if err != nil {
@@ -70,10 +106,10 @@ func open(name string, pod *workload.Pod, fronts []workload.Port, files []*os.Fi
 		return nil, fmt.Errorf("holder gave %d descriptors for %s, want one for each of %d addresses",
 			len(files), name, len(fronts))
 	}
-	return openProxy(pod, fronts, files)
+	return a.openProxy(pod, fronts, files)
 }
 
-func openProxy(pod *workload.Pod, fronts []workload.Port, files []*os.File) (steal.Backend, error) {
+func (a *Attacher) openProxy(pod *workload.Pod, fronts []workload.Port, files []*os.File) (steal.Backend, error) {
 	var cfg steal.ProxyConfig
 	fail := func(err error) (steal.Backend, error) {
 		for _, r := range cfg.Routes {
@@ -95,10 +131,14 @@ func openProxy(pod *workload.Pod, fronts []workload.Port, files []*os.File) (ste
 			Listener: tcp, Original: netip.AddrPortFrom(pod.IP, fronts[i].Number), App: fronts[i].App,
 		})
 	}
-	p, err := steal.NewProxy(cfg)
+	inner, err := steal.NewProxy(cfg)
 	if err != nil {
 		return fail(err)
 	}
+	p := &proxy{Proxy: inner, attacher: a}
+	a.mu.Lock()
+	a.proxies[p] = struct{}{}
+	a.mu.Unlock()
 	return p, nil
 }
 

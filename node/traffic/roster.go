@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"context"
+	"log/slog"
 	"reflect"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 )
 
 const (
-	// retireTimeout bounds the end of an agent.
-	retireTimeout = 5 * time.Second
+	// detachTimeout bounds the end of an attachment.
+	detachTimeout = 5 * time.Second
 	// respawnAfter is the wait before an agent that failed too often gets
 	// another chance.
 	respawnAfter = 30 * time.Second
@@ -34,8 +35,11 @@ type agentEnded struct {
 	agent *agent.Agent
 }
 
-// look: look at everything again.
-type look struct{}
+// agentGone: there is nothing left of an agent, so that the next one may start.
+type agentGone struct {
+	uid   string
+	agent *agent.Agent
+}
 
 // dismiss retires all agents for good.
 type dismiss struct{ reply rt.Reply[struct{}] }
@@ -46,7 +50,7 @@ type nothing struct{}
 func (newOrders) isRosterMsg()  {}
 func (newSet) isRosterMsg()     {}
 func (agentEnded) isRosterMsg() {}
-func (look) isRosterMsg()       {}
+func (agentGone) isRosterMsg()  {}
 func (dismiss) isRosterMsg()    {}
 func (nothing) isRosterMsg()    {}
 
@@ -61,9 +65,10 @@ type rosterConfig struct {
 	// held are pods that may be attached and that nobody wants.
 	held []string
 	// count is told how many agents there are.
-	count func(int)
-	first newOrders
-	set   *workload.Set
+	count  func(int)
+	first  newOrders
+	logger *slog.Logger
+	set    *workload.Set
 }
 
 // roster keeps one agent for each pod that the manager wants one for and that
@@ -105,10 +110,15 @@ func (r *roster) Handle(ctx *rt.Ctx[rosterMsg], m rosterMsg) error {
 		r.set = m.set
 	case agentEnded:
 		r.onEnded(ctx, m)
+	case agentGone:
+		if now := r.agents[m.uid]; now != nil && now.agent == m.agent {
+			delete(r.agents, m.uid)
+		}
 	case dismiss:
 		r.closed = true
 		r.closing = append(r.closing, m.reply)
-	case look, nothing:
+		r.forgetEnded()
+	case nothing:
 	}
 	r.reconcile(ctx)
 	return nil
@@ -139,7 +149,7 @@ func (r *roster) reconcile(ctx *rt.Ctx[rosterMsg]) {
 	want := r.want()
 	for uid, m := range r.agents {
 		if !m.retiring && !reflect.DeepEqual(want[uid], m.agent.Pod()) {
-			r.retire(ctx, uid, m, want[uid] == nil)
+			r.retire(ctx, uid, m, want[uid] == nil && !r.closed)
 		}
 	}
 	for uid, pod := range want {
@@ -156,11 +166,22 @@ func (r *roster) reconcile(ctx *rt.Ctx[rosterMsg]) {
 	}
 }
 
+// forgetEnded drops the agents that wait for another chance.
+func (r *roster) forgetEnded() {
+	for uid, m := range r.agents {
+		select {
+		case <-m.agent.Done():
+			delete(r.agents, uid)
+		default:
+		}
+	}
+}
+
 // spawn starts an agent and a worker that waits for its end.
 func (r *roster) spawn(ctx *rt.Ctx[rosterMsg], uid string, pod *workload.Pod) {
 	a, err := agent.Spawn(r.cfg.parent, r.cfg.agent(pod))
 	if err != nil {
-		ctx.Logger().Error("agent was not started", "pod", pod.Name, "err", err)
+		r.cfg.logger.Error("agent was not started", "pod", pod.Name, "err", err)
 		return // the group of agents is stopping
 	}
 	r.agents[uid] = &member{agent: a}
@@ -174,49 +195,41 @@ func (r *roster) spawn(ctx *rt.Ctx[rosterMsg], uid string, pod *workload.Pod) {
 	})
 }
 
-// retire ends an agent. Its end arrives as agentEnded.
+// retire ends an agent, and its attachment if nobody wants that either.
 func (r *roster) retire(ctx *rt.Ctx[rosterMsg], uid string, m *member, detach bool) {
 	m.retiring = true
-	logger := ctx.Logger()
 	ctx.Go("retire "+uid, func(ctx context.Context) rosterMsg {
-		ctx, cancel := context.WithTimeout(ctx, retireTimeout)
-		defer cancel()
-		if err := m.agent.Retire(ctx); err != nil {
-			logger.Error("agent does not end", "pod", m.agent.Pod().Name, "err", err)
-			return nothing{}
+		if m.agent.Retire(ctx) == nil && detach {
+			r.detachNow(ctx, uid)
 		}
-		if !detach {
-			return nothing{}
-		}
-		if err := r.cfg.detach(ctx, uid); err != nil {
-			logger.Warn("pod was not detached", "pod", m.agent.Pod().Name, "err", err)
-		}
-		return nothing{}
+		return agentGone{uid, m.agent}
 	})
 }
 
 // detach gives a pod back that nobody wants.
 func (r *roster) detach(ctx *rt.Ctx[rosterMsg], uid string) {
-	logger := ctx.Logger()
 	ctx.Go("detach "+uid, func(ctx context.Context) rosterMsg {
-		if err := r.cfg.detach(ctx, uid); err != nil {
-			logger.Warn("pod was not detached", "uid", uid, "err", err)
-		}
+		r.detachNow(ctx, uid)
 		return nothing{}
 	})
 }
 
+func (r *roster) detachNow(ctx context.Context, uid string) {
+	ctx, cancel := context.WithTimeout(ctx, detachTimeout)
+	defer cancel()
+	if err := r.cfg.detach(ctx, uid); err != nil {
+		r.cfg.logger.Warn("pod was not detached", "uid", uid, "err", err)
+	}
+}
+
 func (r *roster) onEnded(ctx *rt.Ctx[rosterMsg], m agentEnded) {
 	now := r.agents[m.uid]
-	if now == nil || now.agent != m.agent {
-		return
-	}
-	if now.retiring {
-		delete(r.agents, m.uid)
+	if now == nil || now.agent != m.agent || now.retiring {
 		return
 	}
 	// It was given up. What failed that often will not work in a moment.
 	now.retiring = true
-	ctx.Logger().Error("agent failed too often and gets another chance later", "pod", m.agent.Pod().Name, "after", respawnAfter)
-	ctx.After(respawnAfter, agentEnded{m.uid, m.agent})
+	r.cfg.logger.Error("agent failed too often and gets another chance later",
+		"pod", m.agent.Pod().Name, "after", respawnAfter)
+	ctx.After(respawnAfter, agentGone(m))
 }

@@ -22,8 +22,9 @@ import (
 const (
 	// DefaultDrain is how long open connections may take to end.
 	DefaultDrain = 10 * time.Second
-	// stopTimeout bounds the rest of the end.
-	stopTimeout = 5 * time.Second
+	// retireTimeout bounds the end of all agents, stopTimeout that of the rest.
+	retireTimeout = 5 * time.Second
+	stopTimeout   = 5 * time.Second
 )
 
 // Config describes a traffic process.
@@ -128,7 +129,7 @@ func (p *process) spawn(pulse *heart.Heart) error {
 					}
 				},
 				detach: p.cfg.Detach, held: p.cfg.Held, count: p.status.agents,
-				first: newOrders{p.cfg.Ledger.Last()}, set: set,
+				first: newOrders{p.cfg.Ledger.Last()}, set: set, logger: p.cfg.Logger,
 			}}
 		},
 	})

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"trivet/internal/render"
+	"trivet/proto/trivet/operator/v1/operatorsvc"
+)
+
+// query is what a command that asks and answers works with.
+type query struct {
+	ctx  context.Context
+	args []string
+	api  operatorsvc.OperatorClient
+}
+
+// ask makes the body of such a command: it connects, calls and disconnects
+// within the command's timeout.
+func (a *App) ask(do func(query) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		ctx, cancel := a.Timeout(cmd.Context())
+		defer cancel()
+		pool, err := a.Dial(ctx)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		return do(query{ctx: ctx, args: args, api: operatorsvc.NewOperatorClient(pool)})
+	}
+}
+
+// views turns messages into what is shown of them.
+func views[M, V any](messages []M, view func(M) V) []V {
+	out := make([]V, 0, len(messages))
+	for _, m := range messages {
+		out = append(out, view(m))
+	}
+	return out
+}
+
+// moment is a timestamp as JSON shows it: absent when there is none.
+func moment(t *timestamppb.Timestamp) *time.Time {
+	if t == nil {
+		return nil
+	}
+	at := t.AsTime()
+	return &at
+}
+
+// ageText is how long ago t was, for a table.
+func (a *App) ageText(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return render.Age(*t, a.Now())
+}
