@@ -67,7 +67,9 @@ func decideIntercept(row *commandv1.InterceptRow, m interceptMemory, now instant
 		m.Asked = row.ModifyRevision
 		d.Wake = 0
 		d.Commands = []*commandv1.Command{{Op: &commandv1.Command_SetIntercept{SetIntercept: cmd}}}
-		d.Effects = append(d.Effects, note)
+		if m.Failures == 0 {
+			d.Effects = append(d.Effects, note)
+		}
 	}
 	return m, d
 }

@@ -35,7 +35,7 @@
 //
 // Two hundred thousand sessions must not make a failover slow, and nearly all
 // of them only ever wait. So a session's actor is passive until its deadline
-// has passed: an entry of some 200 bytes in a sharded table, which Remain,
+// has passed: an entry of less than 200 bytes in a sharded table, which Remain,
 // attachments and changes of the row update in place by the same decide
 // functions, and a place in its shard's timing wheel. Moving a deadline later
 // touches only the entry. When the wheel finds a deadline that has passed, the

@@ -43,8 +43,7 @@ func (l *Leader) spawnIntercept(row *commandv1.InterceptRow) (rt.Ref[interceptMs
 	if row.CreateRevision > l.startRevision {
 		seen = l.clock.now()
 	}
-	l.counters.intercepts.Add(1)
-	ref, err := rt.Spawn(l.intercepts, rt.Spec[interceptMsg]{
+	return rt.Spawn(l.intercepts, rt.Spec[interceptMsg]{
 		Name:     id,
 		Kind:     "intercept",
 		Capacity: interceptCapacity,
@@ -52,15 +51,12 @@ func (l *Leader) spawnIntercept(row *commandv1.InterceptRow) (rt.Ref[interceptMs
 			return &intercept{l: l, id: id, memory: interceptMemory{FirstSeen: seen}}
 		},
 	})
-	if err != nil {
-		l.counters.intercepts.Add(-1)
-	}
-	return ref, err
 }
 
 // Start looks at the row: the first incarnation has not seen it yet, and a
 // later one has lost what the one before it had.
 func (a *intercept) Start(ctx *rt.Ctx[interceptMsg]) error {
+	a.l.counters.intercepts.Add(1)
 	a.look(ctx, 0)
 	return nil
 }
@@ -78,14 +74,10 @@ func (a *intercept) Handle(ctx *rt.Ctx[interceptMsg], m interceptMsg) error {
 
 // Stop tells the janitor about an actor that was given up.
 func (a *intercept) Stop(_ *rt.Ctx[interceptMsg], why rt.Reason) {
-	switch why {
-	case rt.ReasonRestarting:
-		return
-	case rt.ReasonFailed:
-		a.l.quarantine.add(a.id, a.l.clock.now().add(a.l.cfg.Limits.QuarantineRetry))
-	case rt.ReasonStopped:
-	}
 	a.l.counters.intercepts.Add(-1)
+	if why == rt.ReasonFailed {
+		a.l.quarantine.add(a.id, a.l.clock.now().add(a.l.cfg.Limits.QuarantineRetry))
+	}
 }
 
 // look decides and executes.

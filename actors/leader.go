@@ -58,7 +58,8 @@ type Leader struct {
 	projector atomic.Pointer[rt.Ref[projectorMsg]]
 	janitor   atomic.Pointer[rt.Ref[janitorMsg]]
 
-	fenced atomic.Bool // a newer term was seen
+	over   atomic.Bool   // a newer term was seen
+	fenced chan struct{} // closed once over is set
 	root   rt.Ref[rootMsg]
 	ended  chan struct{} // closed when the tree has stopped
 }
@@ -91,6 +92,7 @@ func StartLeader(ctx context.Context, sys *rt.System, cfg Config) (*Leader, erro
 		startRevision: cfg.Replicator.Root().Revision(),
 		ready:         make(chan struct{}),
 		directory:     make(directory),
+		fenced:        make(chan struct{}),
 		ended:         make(chan struct{}),
 	}
 	l.sessions = newSessions(l.clock, &l.cfg.Limits)
@@ -117,10 +119,16 @@ func StartLeader(ctx context.Context, sys *rt.System, cfg Config) (*Leader, erro
 	return l, nil
 }
 
-// watchEnd tells the end of the tree to whoever waits for it, and to the
-// server if nobody asked for it. It is the last goroutine of the leader.
+// watchEnd stops the tree when its term is over, and tells the end of the tree
+// to whoever waits for it, and to the server if nobody asked for it. It is the
+// last goroutine of the leader.
 func (l *Leader) watchEnd() {
-	<-l.root.Done()
+	select {
+	case <-l.fenced:
+		l.root.RequestStop()
+		<-l.root.Done()
+	case <-l.root.Done():
+	}
 	close(l.ended)
 	err := l.root.Err()
 	if !errors.Is(err, rt.ErrFailed) {
@@ -155,14 +163,14 @@ func (l *Leader) Stop(ctx context.Context) error {
 // leader stops before that.
 func (l *Leader) Ready() <-chan struct{} { return l.ready }
 
-// becomeReady closes ready.
+// becomeReady closes ready. The projector calls it.
 func (l *Leader) becomeReady() {
 	l.readyOnce.Do(func() {
 		took := time.Since(l.clock.base)
 		l.counters.readyAfter.Store(int64(took))
 		agents, clients := l.sessions.size()
 		l.log.Info("leader is ready", "took", took, "agents", agents, "clients", clients,
-			"intercepts", l.counters.intercepts.Load())
+			"intercepts", len(l.directory))
 		close(l.ready)
 	})
 }
@@ -232,7 +240,7 @@ func (l *Leader) kickProjector() {
 // propose stamps the commands with the term, proposes them and says how that
 // ended. It waits, so it belongs into a worker.
 func (l *Leader) propose(ctx context.Context, cmds []*commandv1.Command) outcome {
-	if l.fenced.Load() {
+	if l.over.Load() {
 		return outcomeUnknown
 	}
 	for _, c := range cmds {
@@ -264,7 +272,7 @@ func (l *Leader) propose(ctx context.Context, cmds []*commandv1.Command) outcome
 
 // confirm asks a quorum whether this server still leads.
 func (l *Leader) confirm(ctx context.Context) bool {
-	if l.fenced.Load() {
+	if l.over.Load() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Limits.ProposeTimeout)
@@ -280,8 +288,8 @@ func (l *Leader) confirm(ctx context.Context) bool {
 // fence stops the tree because its term is over. The server knows or will know
 // by itself; it still has to call Stop.
 func (l *Leader) fence() {
-	if l.fenced.CompareAndSwap(false, true) {
+	if l.over.CompareAndSwap(false, true) {
 		l.log.Warn("term is over; leader stops")
-		l.root.RequestStop()
+		close(l.fenced)
 	}
 }

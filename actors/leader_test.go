@@ -63,6 +63,7 @@ func TestReadyComesAfterEveryRowHasItsActor(t *testing.T) {
 		}
 		s.leader = l
 		<-l.Ready()
+		synctest.Wait() // the last ones spawned have yet to start
 		got := l.Stats()
 		if got.Agents != 5000 || got.Clients != 1 || got.Intercepts != 200 {
 			t.Errorf("ready with %d agents, %d clients, %d intercepts", got.Agents, got.Clients, got.Intercepts)

@@ -2,6 +2,7 @@ package actors
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"trivet/fsm"
@@ -62,13 +63,16 @@ type projector struct {
 	l      *Leader
 	cursor *fsm.Cursor
 
-	// changed waits for its turn, oldest first, and may name a row twice.
+	// changed waits for its turn, oldest first, and may name a row twice. The
+	// cursor is not read before it is empty: the ring of events bounds it, and
+	// what the ring no longer has comes as a difference.
 	changed []rowKey
 	// initial is what was there when this incarnation started, in the order
 	// in which it is brought up.
 	initial []rowKey
-	loading bool // initial was not empty or ready is not told yet
+	loading bool // ready is not told yet
 	onward  bool // a goOn is on its way
+	waiting bool // a stateMoved is on its way
 
 	// deferred are the intercepts whose mailbox had no room.
 	deferred map[string]struct{}
@@ -84,7 +88,6 @@ func (p *projector) Start(ctx *rt.Ctx[projectorMsg]) error {
 	p.deferred = make(map[string]struct{})
 	p.loading = true
 	p.enlist(root)
-	p.follow(ctx)
 	p.turn(ctx)
 	return nil
 }
@@ -128,8 +131,8 @@ func (p *projector) enlistKnown(root *fsm.Root) {
 func (p *projector) Handle(ctx *rt.Ctx[projectorMsg], m projectorMsg) error {
 	switch m.(type) {
 	case stateMoved:
+		p.waiting = false
 		p.read()
-		p.follow(ctx)
 	case kicked:
 	case goOn:
 		p.onward = false
@@ -146,6 +149,7 @@ func (*projector) Stop(*rt.Ctx[projectorMsg], rt.Reason) {}
 
 // follow has the cursor waited for.
 func (p *projector) follow(ctx *rt.Ctx[projectorMsg]) {
+	p.waiting = true
 	moved := p.cursor.Wait()
 	ctx.Go("watch", func(ctx context.Context) projectorMsg {
 		select {
@@ -179,7 +183,7 @@ func (p *projector) turn(ctx *rt.Ctx[projectorMsg]) {
 	p.lookAtOwners(root)
 	budget := projectorBudget
 	p.changed, budget = p.work(root, p.changed, budget)
-	p.initial, budget = p.work(root, p.initial, budget)
+	p.initial, _ = p.work(root, p.initial, budget)
 	if p.loading && len(p.initial) == 0 {
 		p.loading = false
 		p.l.becomeReady()
@@ -188,7 +192,10 @@ func (p *projector) turn(ctx *rt.Ctx[projectorMsg]) {
 		p.retrying = true
 		ctx.After(deferredHint, retryHints{})
 	}
-	if budget <= 0 && !p.onward {
+	if len(p.changed) == 0 && !p.waiting {
+		p.follow(ctx)
+	}
+	if len(p.changed)+len(p.initial) > 0 && !p.onward {
 		p.onward = true
 		// Through the queue, so that what came meanwhile has its turn.
 		ctx.After(0, goOn{})
@@ -255,7 +262,8 @@ func (p *projector) intercept(root *fsm.Root, id string) {
 		case err == nil:
 			p.l.counters.hints.Add(1)
 			return
-		case !isStopped(err):
+		case !errors.Is(err, rt.ErrStopped) || !isDone(entry.ref.Done()):
+			// Full, or ending: only when it has ended is it known why.
 			p.l.counters.hintsDeferred.Add(1)
 			p.deferred[id] = struct{}{}
 			return
@@ -276,6 +284,16 @@ func (p *projector) spawn(row *commandv1.InterceptRow) {
 		return // the tree is stopping
 	}
 	p.l.directory[row.Id] = interceptEntry{ref: ref, created: row.CreateRevision}
+}
+
+// isDone says whether a channel is closed.
+func isDone(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // retry puts the deferred hints back on the list.

@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"errors"
 	"time"
 
 	"trivet/internal/rt"
@@ -63,6 +62,3 @@ func (*root) Handle(*rt.Ctx[rootMsg], rootMsg) error { return nil }
 
 // Stop has nothing to release.
 func (*root) Stop(*rt.Ctx[rootMsg], rt.Reason) {}
-
-// isStopped says whether an actor refused a message for good.
-func isStopped(err error) bool { return errors.Is(err, rt.ErrStopped) }

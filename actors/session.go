@@ -1,8 +1,6 @@
 package actors
 
 import (
-	"time"
-
 	"trivet/internal/rt"
 	commandv1 "trivet/proto/trivet/command/v1"
 )
@@ -28,7 +26,6 @@ func (l *Leader) wakeSession(s dueSession) {
 	if s.kind == commandv1.SessionKind_SESSION_KIND_CLIENT {
 		group, kind = l.clients, "client"
 	}
-	l.counters.awake.Add(1)
 	_, err := rt.Spawn(group, rt.Spec[sessionMsg]{
 		Name:     s.id,
 		Kind:     kind,
@@ -38,7 +35,6 @@ func (l *Leader) wakeSession(s dueSession) {
 		},
 	})
 	if err != nil { // the tree is stopping
-		l.counters.awake.Add(-1)
 		l.sessions.passivate(s.id, 0)
 	}
 }
@@ -46,6 +42,7 @@ func (l *Leader) wakeSession(s dueSession) {
 // Start looks at the session. What an earlier incarnation asked for is taken
 // as unanswered: the state refuses to expire a row twice.
 func (a *sessionActor) Start(ctx *rt.Ctx[sessionMsg]) error {
+	a.l.counters.awake.Add(1)
 	a.l.sessions.forgetAsked(a.id)
 	a.look(ctx, sessionEvent{Kind: sessionLooked})
 	return nil
@@ -60,16 +57,14 @@ func (a *sessionActor) Handle(ctx *rt.Ctx[sessionMsg], m sessionMsg) error {
 
 // Stop gives the session back to the table.
 func (a *sessionActor) Stop(_ *rt.Ctx[sessionMsg], why rt.Reason) {
-	var pause time.Duration
+	a.l.counters.awake.Add(-1)
 	switch why {
 	case rt.ReasonRestarting:
-		return
 	case rt.ReasonFailed:
-		pause = a.l.cfg.Limits.QuarantineRetry
+		a.l.sessions.passivate(a.id, a.l.cfg.Limits.QuarantineRetry)
 	case rt.ReasonStopped:
+		a.l.sessions.passivate(a.id, 0)
 	}
-	a.l.counters.awake.Add(-1)
-	a.l.sessions.passivate(a.id, pause)
 }
 
 // look decides and executes. A session that has to wait does so in the table.

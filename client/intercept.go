@@ -145,7 +145,7 @@ func (s *Session) Intercept(ctx context.Context, spec InterceptSpec) (*Intercept
 		spec.Namespace = s.opts.Namespace
 	}
 	it := &Intercept{
-		s: s, spec: spec, target: spec.target(),
+		s: s, spec: spec, target: spec.target(), stage: creating,
 		done: make(chan struct{}), changed: make(chan struct{}),
 		up: make(chan struct{}), prober: make(chan struct{}, 1),
 	}
@@ -327,10 +327,13 @@ func (it *Intercept) notActive(ctx context.Context, state *manager.InterceptInfo
 // Close removes the intercept at the manager. Its open connections go on until
 // they end, or the session does.
 func (it *Intercept) Close(ctx context.Context) error {
-	it.finish(nil)
+	if !it.finish(nil) {
+		return nil
+	}
 	_, err := it.s.api.RemoveIntercept(ctx, &manager.RemoveInterceptRequest2{Session: it.s.info(), Name: it.spec.Name})
 	if err != nil && errs.Code(err) != codes.NotFound {
 		return fmt.Errorf("remove intercept %q: %w", it.spec.Name, err)
 	}
+	it.s.emit(Event{Kind: EventRemoved, Intercept: it.spec.Name, Message: "intercept " + it.spec.Name + " was removed"})
 	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -19,8 +18,6 @@ const (
 	// activeTimeout is how long intercept create waits for the intercept to
 	// become active unless --timeout says otherwise: agents may have to start.
 	activeTimeout = 30 * time.Second
-	// cleanupTimeout bounds taking leave of the manager at the end.
-	cleanupTimeout = 5 * time.Second
 	// listenGrace is how long a command may take until it listens.
 	listenGrace = 10 * time.Second
 )
@@ -113,8 +110,8 @@ func (o createOptions) spec(name string, command bool) (client.InterceptSpec, er
 }
 
 // follow makes an intercept and shows what happens to it until it is over, the
-// user interrupts, or command ends.
-func (a *App) follow(ctx context.Context, o createOptions, spec client.InterceptSpec, command []string) (err error) {
+// user interrupts, or command ends. It leaves nothing behind at the manager.
+func (a *App) follow(ctx context.Context, o createOptions, spec client.InterceptSpec, command []string) error {
 	p := a.Printer()
 	if p.Format == render.JSON || p.Format == render.YAML {
 		return usage("intercept create reports as it goes, which %s cannot show", p.Format).WithHint("use -o jsonl")
@@ -132,13 +129,7 @@ func (a *App) follow(ctx context.Context, o createOptions, spec client.Intercept
 		return err
 	}
 	defer pool.Close()
-	defer func() {
-		// The session ends even if the user has lost patience.
-		closeCtx, done := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-		defer done()
-		err = errors.Join(err, closeQuietly(session.Close(closeCtx), report))
-		report.drain(session)
-	}()
+	defer report.leave(ctx, session)
 
 	if len(command) == 0 {
 		if err := client.CheckListener(startCtx, spec); err != nil {
@@ -150,14 +141,7 @@ func (a *App) follow(ctx context.Context, o createOptions, spec client.Intercept
 		return err
 	}
 	report.created(intercept)
-
-	pumpCtx, stopPump := context.WithCancel(context.WithoutCancel(ctx))
-	pumped := make(chan struct{})
-	go func() {
-		defer close(pumped)
-		report.pump(pumpCtx, session)
-	}()
-	defer func() { stopPump(); <-pumped }()
+	defer report.pumping(ctx, session)()
 
 	if err := intercept.WaitActive(startCtx); err != nil {
 		return err
@@ -167,7 +151,7 @@ func (a *App) follow(ctx context.Context, o createOptions, spec client.Intercept
 	}
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return exitStatus(render.ExitCode(context.Cause(ctx)))
 	case <-intercept.Done():
 		return over(intercept)
 	}
@@ -212,18 +196,6 @@ func (a *App) openSession(ctx context.Context, attach string) (*client.Pool, *cl
 		return nil, nil, err
 	}
 	return pool, session, nil
-}
-
-// closeQuietly turns an untidy end into a warning: what the user wanted has
-// happened, and the manager cleans up by itself.
-func closeQuietly(err error, report *reporter) error {
-	if err != nil {
-		report.event(client.Event{
-			Kind: client.EventWarning, Message: "not everything could be cleaned up: " + render.Cause(err),
-			Hint: "the manager removes the intercept once it misses its owner",
-		})
-	}
-	return nil
 }
 
 func warning(intercept string, err error) client.Event {

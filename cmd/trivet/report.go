@@ -20,6 +20,9 @@ const (
 	eventExited  client.EventKind = "exited"  // the command has ended
 )
 
+// cleanupTimeout bounds taking leave of the manager at the end.
+const cleanupTimeout = 5 * time.Second
+
 // eventView is an event as -o jsonl shows it. Names are stable.
 type eventView struct {
 	Event      client.EventKind `json:"event"`
@@ -51,6 +54,18 @@ type reporter struct {
 	out io.Writer // guarded by mu
 }
 
+// pumping shows the session's events as they come, in a goroutine that the
+// returned function ends.
+func (r *reporter) pumping(ctx context.Context, s *client.Session) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.pump(ctx, s)
+	}()
+	return func() { cancel(); <-done }
+}
+
 // pump shows the session's events until there are no more, or ctx ends.
 func (r *reporter) pump(ctx context.Context, s *client.Session) {
 	for {
@@ -62,8 +77,20 @@ func (r *reporter) pump(ctx context.Context, s *client.Session) {
 	}
 }
 
-// drain shows what a closed session still has to say.
-func (r *reporter) drain(s *client.Session) { r.pump(context.Background(), s) }
+// leave closes the session, even if ctx has ended, and shows the rest of its
+// events. An untidy end is a warning: what the user wanted has happened, and
+// the manager cleans up by itself.
+func (r *reporter) leave(ctx context.Context, s *client.Session) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		r.event(client.Event{
+			Kind: client.EventWarning, Message: "not everything could be cleaned up: " + render.Cause(err),
+			Hint: "the manager removes the intercept once it misses its owner",
+		})
+	}
+	r.pump(ctx, s)
+}
 
 func (r *reporter) event(e client.Event) {
 	if e.Time.IsZero() {

@@ -33,7 +33,6 @@ type serverFile struct {
 	Labels  map[string]string `json:"labels"`
 	Raft    raftSection       `json:"raft"`
 	Verbose bool              `json:"verbose"`
-	hidden  string
 }
 
 type peer struct {
@@ -96,7 +95,6 @@ func TestBadContentIsRefusedWithPlaceAndSuggestion(t *testing.T) {
 		"other letter case":  {"Listen: x", `f.yaml: Listen: unknown key; did you mean "listen"?`, ""},
 		"kebab case":         {"data-dir: x", `f.yaml: data-dir: unknown key; did you mean "dataDir"?`, ""},
 		"nothing like it":    {"zzzzzz: x", `f.yaml: zzzzzz: unknown key`, ""},
-		"unexported field":   {"hidden: x", `f.yaml: hidden: unknown key`, ""},
 		"bare number":        {"raft: {electionTimeout: 5}", `f.yaml: raft.electionTimeout: want a duration such as "500ms", "10s" or "2h"`, ""},
 		"not a duration":     {"raft: {electionTimeout: soon}", `f.yaml: raft.electionTimeout: want a duration such as "500ms", "10s" or "2h"`, ""},
 		"number for text":    {"listen: 7400", `f.yaml: listen: want text (put it in quotes), found the number 7400`, ""},
