@@ -130,6 +130,7 @@ type Intercept struct {
 	since   time.Time // when it became active last
 	until   time.Time // end of the lease; zero: none
 	over    bool
+	closed  bool          // Close was called
 	err     error         // why it is over; nil: closed by its owner
 	changed chan struct{} // closed and replaced at every change
 }
@@ -324,10 +325,11 @@ func (it *Intercept) notActive(ctx context.Context, state *manager.InterceptInfo
 		it.spec.Workload)
 }
 
-// Close removes the intercept at the manager. Its open connections go on until
-// they end, or the session does.
+// Close removes the intercept at the manager, also one that has failed. Its
+// open connections go on until they end, or the session does.
 func (it *Intercept) Close(ctx context.Context) error {
-	if !it.finish(nil) {
+	it.finish(nil)
+	if !it.close() {
 		return nil
 	}
 	_, err := it.s.api.RemoveIntercept(ctx, &manager.RemoveInterceptRequest2{Session: it.s.info(), Name: it.spec.Name})
@@ -336,4 +338,15 @@ func (it *Intercept) Close(ctx context.Context) error {
 	}
 	it.s.emit(Event{Kind: EventRemoved, Intercept: it.spec.Name, Message: "intercept " + it.spec.Name + " was removed"})
 	return nil
+}
+
+// close tells whether there is something to remove, the first time it is
+// asked.
+func (it *Intercept) close() bool {
+	it.s.mu.Lock()
+	defer it.s.mu.Unlock()
+	gone := errs.Reason(it.err) == ReasonRemoved || errs.Reason(it.err) == ReasonLeaseOver
+	first := !it.closed
+	it.closed = true
+	return first && !gone
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,16 +51,40 @@ func runDev(ctx context.Context, app *App, o devenv.Options) error {
 		}
 	}
 	fmt.Fprintln(app.Err, "\nCtrl-C ends it.")
-	select {
-	case <-ctx.Done():
-	case name := <-env.FirstEnd():
-		err = fmt.Errorf("%s ended by itself; see %s/%s.log", name, env.Dir, name)
-	}
+	keepRunning(ctx, app, env)
 	fmt.Fprintln(app.Err, "stopping")
-	if cerr := env.Close(); err == nil {
-		err = cerr
+	return env.Close()
+}
+
+// restartAfter leaves time to look at a cluster that misses one of its parts.
+const restartAfter = 2 * time.Second
+
+// keepRunning starts again what ends by itself, or by its user's hand, until
+// ctx ends.
+func keepRunning(ctx context.Context, app *App, env *devenv.Env) {
+	var wg sync.WaitGroup
+	for _, p := range env.Procs() {
+		wg.Go(func() {
+			for {
+				select {
+				case <-p.Done():
+				case <-ctx.Done():
+					return
+				}
+				fmt.Fprintf(app.Err, "%s ended; it starts again in %s (its log: %s)\n", p.Name, restartAfter, p.LogFile)
+				select {
+				case <-time.After(restartAfter):
+				case <-ctx.Done():
+					return
+				}
+				if err := p.Start(); err != nil {
+					fmt.Fprintf(app.Err, "%s did not start: %v\n", p.Name, err)
+					return
+				}
+			}
+		})
 	}
-	return err
+	wg.Wait()
 }
 
 func newDemoCmd(app *App) *cobra.Command {

@@ -45,7 +45,7 @@ func startIntercept(env *devenv.Env, exe, address, local string) (*intercept, er
 	}
 	i := &intercept{done: make(chan struct{}), wake: make(chan struct{})}
 	i.cmd = exec.Command(exe, "intercept", "create", interceptName, "--workload", devenv.SampleName,
-		"--namespace", devenv.SampleNamespace, "--port", port+":"+devenv.SamplePort, "--server", address, "-o", "jsonl")
+		"--namespace", devenv.SampleNamespace, "--port", port+":"+devenv.SamplePort, "--attach", address, "-o", "jsonl")
 	i.cmd.Env = append(os.Environ(), "TRIVET_CONFIG="+env.ContextFile)
 	i.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	i.cmd.Stderr = &i.stderr

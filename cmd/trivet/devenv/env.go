@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -419,17 +420,13 @@ func (e *Env) Close() error {
 	return errors.Join(errs...)
 }
 
-// FirstEnd delivers the name of the first process that ends by itself.
-func (e *Env) FirstEnd() <-chan string {
-	out := make(chan string, len(e.Servers)+2)
-	for _, p := range append([]*Proc{e.Node, e.Sample}, e.Servers...) {
-		if p == nil {
-			continue
+// Procs lists all processes.
+func (e *Env) Procs() []*Proc {
+	out := slices.Clone(e.Servers)
+	for _, p := range []*Proc{e.Node, e.Sample} {
+		if p != nil {
+			out = append(out, p)
 		}
-		go func() {
-			<-p.Done()
-			out <- p.Name
-		}()
 	}
 	return out
 }
