@@ -171,7 +171,8 @@ func (h *history) play(s step) {
 		h.forget()
 		h.start()
 	case "pause":
-		h.leader.clock.skip(time.Duration(s.c) * time.Millisecond)
+		// Long enough to be noticed: a shorter one is time that has passed.
+		h.leader.clock.skip(h.limits.PauseGap + time.Duration(s.c)*time.Millisecond)
 	case "fault":
 		h.set(func() { h.faults, h.kind = s.b+1, lost+fault(s.c%3) })
 	case "unconfirmed":
@@ -179,28 +180,32 @@ func (h *history) play(s step) {
 	}
 }
 
-// arrive brings a session, or an agent with other ports than before.
+// arrive brings a session, or an agent that may have other ports than before.
+// An arrival that changes nothing leaves no trace in the state.
 func (h *history) arrive(s step) {
 	id := peer(s.a)
+	before, known := h.m.Root().Session(id)
 	if s.a >= 3 {
-		if !h.hasSession(id) {
+		if !known {
 			h.apply(arriveClient(id))
 			h.newcomer(id)
 		}
 		return
 	}
-	known := h.hasSession(id)
 	h.apply(arriveAgent(fmt.Sprint("p", s.a), int32(s.c)))
-	if !known {
-		h.newcomer(id)
-	}
 	if s.b == 0 {
 		h.apply(&commandv1.Command{Op: &commandv1.Command_SetGeneration{
 			SetGeneration: &commandv1.SetGeneration{SessionId: id, Generation: older},
 		}})
 	}
-	h.alive(id)
-	h.resumed(id)
+	after, _ := h.m.Root().Session(id)
+	switch {
+	case !known:
+		h.newcomer(id)
+	case after.GetModifyRevision() != before.GetModifyRevision():
+		h.alive(id)
+		h.resumed(id)
+	}
 }
 
 func (h *history) newcomer(id string) {

@@ -298,7 +298,7 @@ func (s *Session) interceptFor(id tunnel.ConnID) *Intercept {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, it := range s.intercepts {
-		if it.target == id.Destination() && strings.EqualFold(it.protocol(), id.Protocol().String()) {
+		if !it.over && it.target == id.Destination() && strings.EqualFold(it.protocol(), id.Protocol().String()) {
 			return it
 		}
 	}

@@ -329,6 +329,7 @@ func (it *Intercept) notActive(ctx context.Context, state *manager.InterceptInfo
 // open connections go on until they end, or the session does.
 func (it *Intercept) Close(ctx context.Context) error {
 	it.finish(nil)
+	it.s.drop(it)
 	if !it.close() {
 		return nil
 	}

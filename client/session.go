@@ -201,12 +201,14 @@ func (s *Session) Close(ctx context.Context) error {
 	for _, it := range all {
 		problems = append(problems, it.Close(ctx))
 	}
-	if _, err := s.api.Depart(ctx, s.info()); err != nil {
-		problems = append(problems, fmt.Errorf("depart: %w", err))
-	}
+	// Stopped first: the end of a session that departs is no reason to
+	// reconnect.
 	s.stop()
 	s.wg.Wait()
 	s.dials.wait()
+	if _, err := s.api.Depart(ctx, s.info()); err != nil {
+		problems = append(problems, fmt.Errorf("depart: %w", err))
+	}
 	s.events.close()
 	return errors.Join(problems...)
 }

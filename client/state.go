@@ -37,7 +37,7 @@ func (s *Session) known() []*manager.InterceptInfo {
 	defer s.mu.Unlock()
 	out := make([]*manager.InterceptInfo, 0, len(s.intercepts))
 	for _, it := range s.intercepts {
-		if it.stage == made && it.info != nil {
+		if it.stage == made && it.info != nil && !it.over {
 			out = append(out, it.info)
 		}
 	}
@@ -221,12 +221,14 @@ func (it *Intercept) lost() {
 	if leaseOver {
 		err = errs.New(codes.DeadlineExceeded, ReasonLeaseOver, "the time of intercept %q is over", it.spec.Name)
 	}
+	it.s.drop(it)
 	if it.finish(err) {
 		it.s.emit(Event{Kind: EventRemoved, Intercept: it.spec.Name, Message: err.Message, Hint: err.Hint, Err: err})
 	}
 }
 
-// fail ends an intercept that cannot go on.
+// fail ends an intercept that cannot go on. The manager has it until its owner
+// closes it.
 func (it *Intercept) fail(err error) {
 	if it.finish(err) {
 		e := errs.From(err)
@@ -236,7 +238,6 @@ func (it *Intercept) fail(err error) {
 
 // finish makes the intercept over; false if it was already.
 func (it *Intercept) finish(err error) bool {
-	it.s.drop(it)
 	it.s.mu.Lock()
 	defer it.s.mu.Unlock()
 	if it.over {

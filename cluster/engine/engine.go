@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -145,7 +144,7 @@ func atLeader[T any](ctx context.Context, e *Engine, local func(context.Context)
 	remote func(context.Context, peersvc.PeerClient) (T, error), retriable func(error) bool,
 ) (T, error) {
 	var zero T
-	lastErr := errors.New("none is known")
+	var lastErr error
 	deadline := time.NewTimer(holdWithoutLeader)
 	defer deadline.Stop()
 	for {

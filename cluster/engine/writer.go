@@ -45,13 +45,6 @@ func (w *writer) begin(ctx context.Context) (number, lowest uint64, err error) {
 	}
 }
 
-// low is the lowest number still waited for, right now.
-func (w *writer) low() uint64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.lowest
-}
-
 // end says that nobody will ask for number again.
 func (w *writer) end(number uint64) {
 	w.mu.Lock()

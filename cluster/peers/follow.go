@@ -61,7 +61,7 @@ func (f *Follower) run(ctx context.Context, t Target) {
 	defer f.wg.Done()
 	defer f.view.Drop(t.ID)
 	for ctx.Err() == nil {
-		if err := f.stream(ctx, t); err != nil && ctx.Err() == nil {
+		if err := f.stream(ctx, t); ctx.Err() == nil {
 			f.log.Debug("attachments of a server are unknown", "server", t.ID, "err", err)
 		}
 		f.view.Drop(t.ID)
@@ -72,6 +72,7 @@ func (f *Follower) run(ctx context.Context, t Target) {
 	}
 }
 
+// stream follows one server until the stream ends, which is always an error.
 func (f *Follower) stream(ctx context.Context, t Target) error {
 	client, err := f.pool.Client(t.Address)
 	if err != nil {

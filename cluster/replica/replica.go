@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 
 	commandv1 "trivet/proto/trivet/command/v1"
 )
@@ -91,7 +92,7 @@ func Open(cfg Config) (*Replica, error) {
 		Path: filepath.Join(dir, logFile), BoltOptions: &opts, NoSync: cfg.NoSync, MsgpackUseNewTimeFormat: true,
 	})
 	if err != nil {
-		if errors.Is(err, bbolt.ErrTimeout) {
+		if errors.Is(err, bbolterrors.ErrTimeout) {
 			return nil, fmt.Errorf("open log in %s: another process has it open; stop it first: %w", dir, err)
 		}
 		return nil, fmt.Errorf("open log in %s: %w", dir, err)

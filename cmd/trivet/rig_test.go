@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +60,7 @@ func newRig(t *testing.T, servers int) *rig {
 	return r
 }
 
-func (r *rig) app(out, errOut *bytes.Buffer) *App {
+func (r *rig) app(out, errOut io.Writer) *App {
 	a := NewApp(strings.NewReader(""), out, errOut, func(name string) (string, bool) {
 		v, ok := r.env[name]
 		return v, ok
@@ -71,7 +72,7 @@ func (r *rig) app(out, errOut *bytes.Buffer) *App {
 // run runs one command line to its end.
 func (r *rig) run(args ...string) (out, errOut string, code int) {
 	r.t.Helper()
-	var o, e bytes.Buffer
+	var o, e syncBuffer
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	code = r.app(&o, &e).Run(ctx, args, extraCommands...)
@@ -81,9 +82,8 @@ func (r *rig) run(args ...string) (out, errOut string, code int) {
 // steady replaces what differs from run to run.
 func (r *rig) steady(text string) string {
 	for i, addr := range r.f.Addresses() {
-		stand := fmt.Sprintf("10.0.0.%d:7400", i+1)
-		// Tables stay aligned.
-		text = strings.ReplaceAll(text, addr, stand+strings.Repeat(" ", max(0, len(addr)-len(stand))))
+		// As long as what it stands for, so that tables stay aligned.
+		text = strings.ReplaceAll(text, addr, fmt.Sprintf("10.20.30.%d:7400", i+1))
 	}
 	text = strings.ReplaceAll(text, r.config, "/home/alice/context.yaml")
 	text = strings.ReplaceAll(text, r.f.Bundle, "/home/alice/bundle")
@@ -124,14 +124,14 @@ type running struct {
 	t      *testing.T
 	cancel context.CancelCauseFunc
 	out    *lineBuffer
-	errOut *bytes.Buffer
+	errOut *syncBuffer
 	code   chan int
 }
 
 func (r *rig) start(args ...string) *running {
 	r.t.Helper()
 	ctx, cancel := context.WithCancelCause(r.t.Context())
-	run := &running{t: r.t, cancel: cancel, out: newLineBuffer(), errOut: &bytes.Buffer{}, code: make(chan int, 1)}
+	run := &running{t: r.t, cancel: cancel, out: newLineBuffer(), errOut: &syncBuffer{}, code: make(chan int, 1)}
 	app := r.app(nil, run.errOut)
 	app.Out = run.out
 	go func() { run.code <- app.Run(ctx, args, extraCommands...) }()
@@ -168,6 +168,24 @@ func (r *running) wait() int {
 		r.t.Fatal("the command does not end")
 		return -1
 	}
+}
+
+// syncBuffer is a buffer that a command and its child process may share.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 // lineBuffer is a writer that hands out lines.

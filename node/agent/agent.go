@@ -99,6 +99,7 @@ type actor struct {
 	backoff  link.Backoff
 	list     []*manager.InterceptInfo
 	listed   bool
+	current  bool              // list came by the stream that is open
 	serving  map[uint16]string // port -> intercept
 	armed    map[uint16]bool
 	reviews  map[string]*review // by intercept
@@ -131,10 +132,11 @@ func (a *actor) Handle(ctx *rt.Ctx[Msg], m Msg) error {
 	case reattach:
 		a.attach(ctx)
 	case arrived:
-		// The manager may have forgotten what this agent told another server.
-		a.reviews = map[string]*review{}
+		// The manager may have forgotten what this agent told another server;
+		// what it wants to hear comes with the next snapshot.
+		a.reviews, a.current = map[string]*review{}, false
 	case snapshot:
-		a.list, a.listed = m.intercepts, true
+		a.list, a.listed, a.current = m.intercepts, true, true
 		a.apply(ctx)
 	case reviewed:
 		a.onReviewed(ctx, m)

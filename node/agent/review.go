@@ -60,8 +60,8 @@ func disapproval(message string) *manager.ReviewInterceptRequest {
 // review sends a review, unless that was done a moment ago.
 func (a *actor) review(ctx *rt.Ctx[Msg], intercept string, req *manager.ReviewInterceptRequest) {
 	id := a.session.Load()
-	if id == nil {
-		return // the next arrival brings another snapshot
+	if id == nil || !a.current {
+		return // another snapshot is to come
 	}
 	r := a.reviews[intercept]
 	if r != nil && (r.sending || time.Now().Before(r.until)) {

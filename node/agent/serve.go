@@ -21,6 +21,11 @@ const (
 	// openTimeout bounds connecting to a server and its part of the handshake,
 	// which needs nobody else: a server that hangs is left for the next one.
 	openTimeout = time.Second
+	// firstAnswer is how long the first attempt waits for the owner's end; the
+	// later ones wait for as long as is left. A request to dial that was under
+	// way to a server when that server died is answered by nobody, and the
+	// owner is back on another server long before this.
+	firstAnswer = 1500 * time.Millisecond
 	// retryMin and retryMax are the wait between attempts while the owner is
 	// away; a thousand connections may be waiting.
 	retryMin = 20 * time.Millisecond
@@ -100,7 +105,7 @@ func (c *connection) dial(ctx context.Context) (*tunnel.ClientStream, outcome, r
 		if attempt > 0 {
 			c.tunnels.cfg.Metrics.retries.Inc()
 		}
-		stream, err := c.attempt(ctx, hold, to, server)
+		stream, err := c.attempt(ctx, hold, to, server, attempt == 0)
 		if err == nil {
 			return stream, "", ""
 		}
@@ -163,8 +168,11 @@ func (c *connection) next(last *link.Server) *link.Server {
 }
 
 // attempt opens a tunnel through a server and waits for the owner's end, for
-// as long as the connection may be held and the route stands.
-func (c *connection) attempt(ctx, hold context.Context, to *route, server *link.Server) (*tunnel.ClientStream, error) {
+// as long as the connection may be held and the route stands, or for less if
+// it is the first one.
+func (c *connection) attempt(
+	ctx, hold context.Context, to *route, server *link.Server, first bool,
+) (*tunnel.ClientStream, error) {
 	session := c.pod.sessionID()
 	if session == "" {
 		return nil, errs.New(codes.Unavailable, "NO_SESSION", "the agent has not arrived yet")
@@ -180,7 +188,11 @@ func (c *connection) attempt(ctx, hold context.Context, to *route, server *link.
 	// The stream lives on after this call, so its context is the connection's;
 	// what bounds the call cancels it from outside.
 	streamCtx, abort := context.WithCancel(ctx)
-	limit, cancel := context.WithCancel(hold)
+	end := c.at.Add(c.tunnels.cfg.HoldFor)
+	if first {
+		end = time.Now().Add(firstAnswer)
+	}
+	limit, cancel := context.WithDeadline(hold, end)
 	defer cancel()
 	stopRoute := context.AfterFunc(to.ctx, cancel)
 	defer stopRoute()

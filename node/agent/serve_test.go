@@ -103,6 +103,21 @@ func TestHeldConnectionIsRetriedOnTheOtherServer(t *testing.T) {
 	}
 }
 
+func TestRequestThatGotLostIsRepeated(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rigOptions{servers: 2})
+	owner := managertest.Owner(serve(t, "laptop"))
+	var asked atomic.Int32
+	r.manager.OnTunnel(func(s *managertest.Server, info tunnel.StreamInfo, c string, stream tunnel.Stream) error {
+		if asked.Add(1) == 1 {
+			return managertest.Silent(s, info, c, stream)
+		}
+		return owner(s, info, c, stream)
+	})
+	r.activate()
+	greeted(t, r.visit(), "laptop")
+}
+
 func TestRejectedDialResetsTheVisitor(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{})

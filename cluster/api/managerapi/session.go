@@ -46,6 +46,12 @@ func (s *Service) ArriveAsAgent(ctx context.Context, info *manager.AgentInfo) (*
 	if err != nil {
 		return nil, err
 	}
+	if row := res.GetSession(); row.GetModifyRevision() != res.GetRevision() {
+		// Nothing changed, so the leader has seen no sign of life yet.
+		if err := s.cfg.Core.Touch(ctx, row.GetId(), zeroTime); err != nil {
+			return nil, err
+		}
+	}
 	return s.sessionInfo(res.GetSession().GetId()), nil
 }
 

@@ -43,7 +43,6 @@ func (m *Manager) Serve(opts ...grpc.ServerOption) *Server {
 	m.t.Helper()
 	s := &Server{m: m, opts: opts}
 	s.listen("127.0.0.1:0")
-	m.t.Cleanup(s.Kill)
 	return s
 }
 
@@ -70,7 +69,10 @@ func (s *Server) listen(addr string) {
 		defer close(done)
 		_ = server.Serve(ln) // it ends with Kill
 	}()
-	s.m.t.Cleanup(func() { <-done })
+	s.m.t.Cleanup(func() {
+		s.Kill()
+		<-done
+	})
 }
 
 // Kill ends all connections of the server at once.
@@ -194,8 +196,10 @@ func (s *Server) known(id string) error {
 func (s *Server) ReviewIntercept(_ context.Context, r *manager.ReviewInterceptRequest) (*emptypb.Empty, error) {
 	s.m.update(func() {
 		s.m.reviews = append(s.m.reviews, r)
-		if i := s.m.intercepts[r.GetId()]; i.GetDisposition() == manager.InterceptDispositionType_WAITING {
+		if old := s.m.intercepts[r.GetId()]; old.GetDisposition() == manager.InterceptDispositionType_WAITING {
+			i := proto.CloneOf(old)
 			i.Disposition, i.Message, i.PodIp, i.Environment = r.GetDisposition(), r.GetMessage(), r.GetPodIp(), r.GetEnvironment()
+			s.m.intercepts[i.GetId()] = i
 		}
 	})
 	return &emptypb.Empty{}, nil
