@@ -204,8 +204,8 @@ func TestCreateThatCannotBe(t *testing.T) {
 	port := localServer(t)
 	args := []string{"intercept", "create", "api", "--workload", "web", "--port", port}
 	r.f.Answer("CreateIntercept", errs.New(codes.FailedPrecondition, "INTERCEPT_CONFLICT", "port 80 is bob's").WithHint("use --force"))
-	_, errOut, code := r.run(args...)
-	if code != 5 || errOut != "Error: create intercept \"api\": port 80 is bob's\nHint:  use --force\n" {
+	out, errOut, code := r.run(args...)
+	if code != 5 || out != "" || errOut != "Error: create intercept \"api\": port 80 is bob's\nHint:  use --force\n" {
 		t.Errorf("conflict: exit %d, %q", code, errOut)
 	}
 	r.f.Answer("EnsureAgent", errs.New(codes.NotFound, "WORKLOAD_NOT_FOUND", "no workload web"))

@@ -49,6 +49,8 @@ type eventView struct {
 type reporter struct {
 	jsonl bool
 	now   func() time.Time
+	// opened: there is an intercept to report on.
+	opened bool
 
 	mu  sync.Mutex
 	out io.Writer // guarded by mu
@@ -78,7 +80,7 @@ func (r *reporter) pump(ctx context.Context, s *client.Session) {
 }
 
 // leave closes the session, even if ctx has ended, and shows the rest of its
-// events. An untidy end is a warning: what the user wanted has happened, and
+// events, unless there never was an intercept that they could be about. An untidy end is a warning: what the user wanted has happened, and
 // the manager cleans up by itself.
 func (r *reporter) leave(ctx context.Context, s *client.Session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -89,7 +91,9 @@ func (r *reporter) leave(ctx context.Context, s *client.Session) {
 			Hint: "the manager removes the intercept once it misses its owner",
 		})
 	}
-	r.pump(ctx, s)
+	if r.opened {
+		r.pump(ctx, s)
+	}
 }
 
 func (r *reporter) event(e client.Event) {
@@ -111,6 +115,7 @@ func (r *reporter) event(e client.Event) {
 }
 
 func (r *reporter) created(i *client.Intercept) {
+	r.opened = true
 	info := i.Info()
 	spec := info.GetSpec()
 	port := spec.GetServicePortName()

@@ -25,8 +25,12 @@ type serverFile struct {
 	Peers          []serverPeer    `json:"peers"`
 	RaftMultiplier int             `json:"raftMultiplier"`
 	DrainTimeout   config.Duration `json:"drainTimeout"`
-	LogLevel       string          `json:"logLevel"`
-	LogFormat      string          `json:"logFormat"`
+	Log            serverLog       `json:"log"`
+}
+
+type serverLog struct {
+	Level  string `json:"level"`
+	Format string `json:"format"`
 }
 
 type serverPeer struct {
@@ -38,7 +42,7 @@ type serverPeer struct {
 func (f *serverFile) SetDefaults() {
 	f.Listen, f.Admin = cluster.DefaultListen, cluster.DefaultAdmin
 	f.RaftMultiplier = 1
-	f.LogLevel, f.LogFormat = "info", "json"
+	f.Log = serverLog{Level: "info", Format: "json"}
 }
 
 func newServerCmd(app *App) *cobra.Command {
@@ -62,7 +66,7 @@ func newServerCmd(app *App) *cobra.Command {
 			if err := config.Overlay(f, "TRIVET_SERVER_", os.LookupEnv); err != nil {
 				return err
 			}
-			logger, err := newLogger(app.Err, f.LogLevel, f.LogFormat)
+			logger, err := newLogger(app.Err, f.Log.Level, f.Log.Format)
 			if err != nil {
 				return err
 			}
