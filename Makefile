@@ -4,8 +4,8 @@ GO ?= go
 export CGO_ENABLED := 0
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X trivet/internal/build.Version=$(VERSION)
-GENERATED := %.pb.go
+COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+LDFLAGS := -s -w -X trivet/internal/build.Version=$(VERSION) -X trivet/internal/build.commit=$(COMMIT)
 
 .PHONY: build gen check test test-unit test-system proof demo bench deps clean
 

@@ -21,6 +21,8 @@ type FailoverOptions struct {
 	Exe string
 	// Rounds is how often the leader is killed.
 	Rounds int
+	// Dir, when set, holds the servers' data and logs and is kept.
+	Dir string
 	// Progress is told of each round.
 	Progress io.Writer
 }
@@ -30,11 +32,13 @@ type FailoverOptions struct {
 // through gRPC with mutual TLS.
 func Failover(ctx context.Context, o FailoverOptions) (res *Result, err error) {
 	res = NewResult("failover")
-	dir, err := os.MkdirTemp("", "trivet-bench-")
-	if err != nil {
-		return nil, err
+	dir := o.Dir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "trivet-bench-"); err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(dir)
 	}
-	defer os.RemoveAll(dir)
 	sctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	env, err := devenv.Start(sctx, devenv.Options{Dir: dir, Servers: 3, Exe: o.Exe})

@@ -359,5 +359,42 @@ func (r *rig) admin(path string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
+// freeze stops a process and waits until none of its threads runs.
+func freeze(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.Now().Add(soon)
+	for !isFrozen(pid) {
+		if time.Now().After(limit) {
+			t.Fatalf("process %d does not stop", pid)
+		}
+	}
+}
+
+func isFrozen(pid int) bool {
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(stats) == 0 {
+		return false
+	}
+	for _, path := range stats {
+		// PID (COMMAND) STATE ...
+		raw, err := os.ReadFile(path)
+		if err != nil || !strings.HasPrefix(string(raw[strings.LastIndexByte(string(raw), ')')+1:]), " T") {
+			return false
+		}
+	}
+	return true
+}
+
+// kill ends a process at once.
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // isGone tells whether a process has ended.
 func isGone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -51,9 +50,7 @@ func TestFrontAnswersAfterTheTrafficProcessHung(t *testing.T) {
 	r.awaitAnswer("app")
 	r.intercept()
 	pid := r.trafficPID()
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	freeze(t, pid)
 	// This one waits in the listener's queue for the next process.
 	c, err := r.dial(4)
 	if err != nil {
@@ -156,7 +153,7 @@ func answersSoon(r *rig, from time.Time) {
 
 func TestAppAnswersWhenTheTrafficProcessDies(t *testing.T) {
 	t.Parallel()
-	for name, sig := range map[string]syscall.Signal{"hangs": syscall.SIGSTOP, "is killed": syscall.SIGKILL} {
+	for name, end := range map[string]func(*testing.T, int){"hangs": freeze, "is killed": kill} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newPod(t)
@@ -166,9 +163,7 @@ func TestAppAnswersWhenTheTrafficProcessDies(t *testing.T) {
 			r.expect(4, "laptop")
 			pid := r.trafficPID()
 			from := time.Now()
-			if err := syscall.Kill(pid, sig); err != nil {
-				t.Fatal(err)
-			}
+			end(t, pid)
 			answersSoon(r, from)
 			r.awaitTraffic(pid)
 			r.awaitAnswer("laptop")
@@ -186,9 +181,7 @@ func TestConnectionInTheAcceptQueueSurvives(t *testing.T) {
 	r.start()
 	r.intercept()
 	pid := r.trafficPID()
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	freeze(t, pid)
 	// The last beat is fresh: this one is stolen, and nobody accepts it.
 	c, err := r.dial(4)
 	if err != nil {
@@ -212,9 +205,7 @@ func TestRestartWithoutAManagerLeavesTraffic(t *testing.T) {
 	r.expect(4, "laptop")
 	r.server.Kill()
 	pid := r.trafficPID()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, pid)
 	r.awaitTraffic(pid)
 	// The new process does not know what the manager wants.
 	answersSoon(r, time.Now())

@@ -8,7 +8,7 @@
 //
 // The election skips the pre-vote, so three things keep it from doing harm:
 // the refused redial, the rank (one survivor goes first, the next waits), and
-// a limit of one election per second.
+// a limit of one election per second and leader.
 package deathwatch
 
 import (
@@ -27,8 +27,10 @@ const (
 	rankDelay     = 100 * time.Millisecond
 	electionEvery = time.Second
 	redialTimeout = 200 * time.Millisecond
-	retryMin      = 50 * time.Millisecond
-	retryMax      = 200 * time.Millisecond
+	// redialWithin is about half of the time spent on redials.
+	redialWithin = 64 * time.Millisecond
+	retryMin     = 50 * time.Millisecond
+	retryMax     = 200 * time.Millisecond
 )
 
 // Server is a voter.
@@ -60,6 +62,7 @@ type Watch struct {
 	watched  map[Server]context.CancelFunc
 	voters   []string
 	lastElec time.Time
+	lastDead string
 	started  uint64
 	wg       sync.WaitGroup
 }
@@ -115,6 +118,7 @@ func (w *Watch) follow(ctx context.Context, s Server) {
 		conn, err := w.cfg.Dial(ctx, s.Address)
 		if err == nil {
 			delay = retryMin
+			w.cfg.Logger.Debug("watching a server", "watched", s.ID)
 			w.hold(ctx, conn)
 			if ctx.Err() == nil {
 				w.ended(ctx, s)
@@ -139,10 +143,13 @@ func (w *Watch) hold(ctx context.Context, conn net.Conn) {
 
 // ended decides whether the end of a connection is the end of the leader.
 func (w *Watch) ended(ctx context.Context, s Server) {
-	if id, _ := w.cfg.Raft.Leader(); id != s.ID {
+	leader, _ := w.cfg.Raft.Leader()
+	if leader != s.ID {
+		w.cfg.Logger.Debug("a watched server's connection ended; it does not lead", "watched", s.ID, "leader", leader)
 		return
 	}
 	if !refused(ctx, s.Address) {
+		w.cfg.Logger.Debug("the leader's connection ended, but its port is open", "watched", s.ID)
 		return
 	}
 	if rank := w.rank(s.ID); rank > 0 {
@@ -156,11 +163,13 @@ func (w *Watch) ended(ctx context.Context, s Server) {
 		return
 	}
 	w.mu.Lock()
-	if time.Since(w.lastElec) < electionEvery {
+	// Another leader than last time means that there was an election in
+	// between that somebody won; only fruitless ones are held back.
+	if w.lastDead == s.ID && time.Since(w.lastElec) < electionEvery {
 		w.mu.Unlock()
 		return
 	}
-	w.lastElec = time.Now()
+	w.lastElec, w.lastDead = time.Now(), s.ID
 	w.started++
 	w.mu.Unlock()
 	w.cfg.Logger.Info("the leader's process is gone, starting an election", "leader", s.ID)
@@ -169,15 +178,29 @@ func (w *Watch) ended(ctx context.Context, s Server) {
 	}
 }
 
-// refused dials once and says whether the address answered that nobody listens.
+// refused redials until the address answers that nobody listens. A dying
+// process closes its descriptors one by one, so its connections can end a few
+// milliseconds before its listening socket does; an address that still accepts
+// after the last try belongs to a process that lives.
 func refused(ctx context.Context, address string) bool {
 	d := net.Dialer{Timeout: redialTimeout}
-	conn, err := d.DialContext(ctx, "tcp", address)
-	if err == nil {
-		conn.Close()
-		return false
+	for wait := time.Millisecond; ; wait *= 2 {
+		conn, err := d.DialContext(ctx, "tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return true
+		}
+		if wait > redialWithin {
+			return false
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return false
+		}
 	}
-	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // rank is this server's place among the voters without the dead one, by id.

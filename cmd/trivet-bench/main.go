@@ -37,6 +37,7 @@ func root() *cobra.Command {
 
 func failover(output, exe *string) *cobra.Command {
 	rounds := 20
+	dir := ""
 	cmd := &cobra.Command{
 		Use:   "failover",
 		Short: "Time from the SIGKILL of the leader to the first acknowledged write",
@@ -46,13 +47,14 @@ func failover(output, exe *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			res, err := bench.Failover(cmd.Context(), bench.FailoverOptions{Exe: bin, Rounds: rounds, Progress: os.Stderr})
+			res, err := bench.Failover(cmd.Context(), bench.FailoverOptions{Exe: bin, Rounds: rounds, Dir: dir, Progress: os.Stderr})
 			if err != nil {
 				return err
 			}
 			return show(res, *output, os.Stdout)
 		},
 	}
+	cmd.Flags().StringVar(&dir, "dir", "", "directory for data and logs; kept (default: a temporary one)")
 	cmd.Flags().IntVar(&rounds, "rounds", rounds, "how often the leader is killed")
 	return cmd
 }

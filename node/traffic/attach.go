@@ -136,6 +136,10 @@ func (a *Attacher) openProxy(pod *workload.Pod, fronts []workload.Port, files []
 		return fail(err)
 	}
 	p := &proxy{Proxy: inner, attacher: a}
+	// The heart knows nothing against it yet; its next beat is a moment away.
+	if err := p.Proxy.Beat(); err != nil {
+		return nil, errors.Join(err, inner.Close())
+	}
 	a.mu.Lock()
 	a.proxies[p] = struct{}{}
 	a.mu.Unlock()
