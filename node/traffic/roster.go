@@ -60,6 +60,9 @@ type rosterConfig struct {
 	parent rt.Parent
 	// agent makes the configuration of a pod's agent.
 	agent func(*workload.Pod) agent.Config
+	// inFront says whether visitors of a pod connect to the node, not to the
+	// app.
+	inFront func(*workload.Pod) bool
 	// detach ends the attachment to a pod.
 	detach func(ctx context.Context, uid string) error
 	// held are pods that may be attached and that nobody wants.
@@ -139,6 +142,18 @@ func (r *roster) want() map[string]*workload.Pod {
 	for _, w := range r.orders.GetAgents() {
 		if p := r.set.Pod(w.GetNamespace(), w.GetWorkload(), w.GetPodUid()); p != nil {
 			out[p.UID] = p
+		}
+	}
+	// Where the node itself listens in front of an app, visitors depend on it
+	// whether or not anybody wants an agent.
+	if r.set == nil || r.cfg.inFront == nil {
+		return out
+	}
+	for _, w := range r.set.Workloads {
+		for _, p := range w.Pods {
+			if r.cfg.inFront(p) {
+				out[p.UID] = p
+			}
 		}
 	}
 	return out

@@ -128,7 +128,8 @@ func (p *process) spawn(pulse *heart.Heart) error {
 						Attach: p.cfg.Attach, Heart: pulse, Tunnels: p.tunnels, Logger: p.cfg.Logger, Metrics: metrics,
 					}
 				},
-				detach: p.cfg.Detach, held: p.cfg.Held, count: p.status.agents,
+				inFront: p.inFront,
+				detach:  p.cfg.Detach, held: p.cfg.Held, count: p.status.agents,
 				first: newOrders{p.cfg.Ledger.Last()}, set: set, logger: p.cfg.Logger,
 			}}
 		},
@@ -225,4 +226,9 @@ func (b *statusBoard) update(change func(*handoff.Status)) {
 	if err := b.tell(b.now); err != nil {
 		b.logger.Warn("holder was not told the status", "err", err)
 	}
+}
+
+// inFront: a proxy stands where connections cannot be stolen.
+func (p *process) inFront(pod *workload.Pod) bool {
+	return len(frontsOf(pod)) > 0 && (p.cfg.Hello.GetStealBackend() == steal.NameProxy || !pod.Net.Known())
 }
