@@ -175,6 +175,8 @@ func TestRefusalsReachTheAsker(t *testing.T) {
 	if err := client.Detach(t.Context(), "stuck"); err == nil || err.Error() != "it is stuck" {
 		t.Errorf("detach: %v", err)
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if !slices.Equal(h.detached, []string{"u", "stuck"}) {
 		t.Errorf("detached are %v", h.detached)
 	}

@@ -73,12 +73,6 @@ func play(role string) error {
 			return fmt.Errorf("attach: %v, %d files, %w", a, len(files), err)
 		}
 	}
-	if path, ok := strings.CutPrefix(role, "netns="); ok {
-		a, files, err := client.Attach(context.Background(), handoff.Request{UID: "u", Net: workload.Net{Path: path}})
-		if err != nil || a.Backend != steal.NameSkLookup || len(files) != steal.FileCount {
-			return fmt.Errorf("attach: %v, %d files, %w", a, len(files), err)
-		}
-	}
 	if err := client.Status(handoff.Status{Connected: true, Agents: len(welcome.Held)}); err != nil {
 		return err
 	}
