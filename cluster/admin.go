@@ -98,8 +98,14 @@ var (
 	descTunnelsT  = desc("tunnels_total", "Tunnels joined here.")
 	descTunnelsF  = desc("tunnels_failed_total", "Tunnels whose other end did not come.")
 	descBytes     = desc("tunnel_bytes_total", "Bytes relayed here.", "direction")
+	descReported  = desc("tunnel_reported_bytes_total", "Bytes of streams that agents reported.", "direction")
 	descDials     = desc("dial_requests_refused_total", "Dial requests that found a full queue.")
 	descDenied    = desc("authz_denied_total", "Calls refused by the authorisation table.")
+	descActors    = desc("actors", "Actors alive here, by kind.", "kind")
+	descFull      = desc("actor_mailbox_full_total", "Messages refused because an actor's mailbox was full.", "kind")
+	descLost      = desc("actor_messages_lost_total", "Messages lost because their actor stopped.", "kind")
+	descRestarts  = desc("actor_restarts_total", "Restarts of actors.", "kind")
+	descQuarant   = desc("actor_quarantined_total", "Actors stopped because they kept failing.", "kind")
 	descConns     = desc("connections_rejected_total", "Connections turned away on the main port.", "reason")
 )
 
@@ -136,8 +142,18 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	count(descTunnelsF, x.Failed)
 	count(descBytes, x.BytesIn, "to_client")
 	count(descBytes, x.BytesTo, "from_client")
+	in, out := s.manager.Reported()
+	count(descReported, in, "to_client")
+	count(descReported, out, "from_client")
 	count(descDials, s.registry.Refused())
 	count(descDenied, s.guard.Refused())
+	for kind, k := range s.actors.Stats().Kinds {
+		gauge(descActors, float64(k.Live), kind)
+		count(descFull, k.Full, kind)
+		count(descLost, k.Lost, kind)
+		count(descRestarts, k.Restarts, kind)
+		count(descQuarant, k.Quarantined, kind)
+	}
 	for reason, n := range s.mux.Stats().Rejected {
 		count(descConns, n, string(reason))
 	}

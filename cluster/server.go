@@ -74,6 +74,7 @@ type Server struct {
 	guard    *authz.Guard
 	mux      *portmux.Mux
 	grpc     *grpc.Server
+	manager  *managerapi.Service
 	admin    *admin
 
 	hasState   atomic.Bool
@@ -185,12 +186,12 @@ func (s *Server) services() {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingIdle, Timeout: pingTimeout}),
 	)
-	mgr := managerapi.New(managerapi.Config{
+	s.manager = managerapi.New(managerapi.Config{
 		Core: s.engine, Registry: s.registry, Exchange: s.exchange, Stopping: s.stopping, Logger: s.log,
 	})
-	managersvc.RegisterManagerServer(s.grpc, mgr)
+	managersvc.RegisterManagerServer(s.grpc, s.manager)
 	operatorsvc.RegisterOperatorServer(s.grpc, operatorapi.New(operatorapi.Config{
-		Core: s.engine, Cluster: (*clusterView)(s), Creator: mgr, View: s.view,
+		Core: s.engine, Cluster: (*clusterView)(s), Creator: s.manager, View: s.view,
 	}))
 	nodesvc.RegisterNodeControlServer(s.grpc, nodeapi.New(nodeapi.Config{
 		Core: s.engine, Registry: s.registry, Stopping: s.stopping, Logger: s.log,

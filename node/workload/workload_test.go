@@ -115,10 +115,11 @@ func TestPodsAreWhereTheFileSays(t *testing.T) {
 func TestUIDsAreStableAndTheNodesOwn(t *testing.T) {
 	t.Parallel()
 	uid := func(node string) string { return parse(t, node, good).Workloads[1].Pods[0].UID }
-	if first, again := uid("node-a"), uid("node-a"); first != again {
+	first := uid("node-a")
+	if again := uid("node-a"); first != again {
 		t.Error("the same pod has another UID the next time")
 	}
-	if uid("node-a") == uid("node-b") {
+	if first == uid("node-b") {
 		t.Error("pods of two nodes have the same UID")
 	}
 }

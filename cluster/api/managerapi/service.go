@@ -3,6 +3,7 @@ package managerapi
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -48,6 +49,8 @@ type Config struct {
 type Service struct {
 	managersvc.UnimplementedManagerServer
 	cfg Config
+
+	reportedIn, reportedOut atomic.Uint64
 }
 
 // New makes the service.

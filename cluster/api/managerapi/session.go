@@ -3,6 +3,7 @@ package managerapi
 import (
 	"context"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -117,6 +118,9 @@ func (s *Service) ReconnectClient(ctx context.Context, req *manager.ReconnectCli
 	return new(emptypb.Empty), s.cfg.Core.Touch(ctx, row.GetId(), zeroTime)
 }
 
+// holdClients is how long a client's keepalive is held without a leader.
+const holdClients = 8 * time.Second
+
 // Remain keeps a session alive. It is held while there is no leader: an error
 // would make older peers tear themselves down.
 func (s *Service) Remain(ctx context.Context, req *manager.RemainRequest) (*emptypb.Empty, error) {
@@ -127,6 +131,12 @@ func (s *Service) Remain(ctx context.Context, req *manager.RemainRequest) (*empt
 	at := zeroTime
 	if row.GetKind() == commandv1.SessionKind_SESSION_KIND_CLIENT && req.GetLastActivity().IsValid() {
 		at = req.GetLastActivity().AsTime()
+	}
+	if row.GetKind() == commandv1.SessionKind_SESSION_KIND_CLIENT {
+		// Clients take Aborted as "again"; agents take any error as the end.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, holdClients)
+		defer cancel()
 	}
 	if err := s.cfg.Core.Touch(ctx, row.GetId(), at); err != nil {
 		return nil, errs.New(codes.Aborted, "KEEPALIVE_HELD", "the keepalive of session %q did not reach a leader: %w", row.GetId(), err).
@@ -146,8 +156,18 @@ func (s *Service) Depart(ctx context.Context, info *manager.SessionInfo) (*empty
 	return new(emptypb.Empty), err
 }
 
-// ReportMetrics takes the byte counts of streams that did not pass through the
-// manager; unknown sessions are ignored.
-func (s *Service) ReportMetrics(context.Context, *manager.TunnelMetrics) (*emptypb.Empty, error) {
+// ReportMetrics takes the byte counts of a stream that an agent has finished.
+// Reports for sessions that nobody knows are not counted.
+func (s *Service) ReportMetrics(_ context.Context, m *manager.TunnelMetrics) (*emptypb.Empty, error) {
+	if _, ok := s.cfg.Core.Root().Session(m.GetClientSessionId()); ok {
+		s.reportedIn.Add(m.GetIngressBytes())
+		s.reportedOut.Add(m.GetEgressBytes())
+	}
 	return new(emptypb.Empty), nil
+}
+
+// Reported returns the bytes that agents reported: visitor to workstation, and
+// back.
+func (s *Service) Reported() (ingress, egress uint64) {
+	return s.reportedIn.Load(), s.reportedOut.Load()
 }
