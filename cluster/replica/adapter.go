@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -18,26 +19,42 @@ type adapter struct {
 	// fatal ends the process: a replica that cannot apply what its peers
 	// applied must not go on serving.
 	fatal func(error)
+	// failed belongs to the goroutine on which Raft calls the methods below.
+	// After a failure nothing is applied and no snapshot is taken: an entry is
+	// missing from the state.
+	failed bool
 }
+
+var errFailed = errors.New("this replica could not apply an earlier entry")
 
 // Apply decodes an entry and applies it. Raft calls it from one goroutine.
 func (a *adapter) Apply(l *raft.Log) any {
+	if a.failed {
+		return nil
+	}
 	entry := new(commandv1.Entry)
 	if err := proto.Unmarshal(l.Data, entry); err != nil {
-		a.fatal(fmt.Errorf("decode log entry %d of term %d: %w", l.Index, l.Term, err))
-		return nil
+		return a.fail(fmt.Errorf("decode log entry %d of term %d: %w", l.Index, l.Term, err))
 	}
 	results, err := a.machine.Apply(fsm.Position{Index: l.Index, Term: l.Term}, entry)
 	if err != nil {
-		a.fatal(fmt.Errorf("apply log entry %d of term %d: %w", l.Index, l.Term, err))
-		return nil
+		return a.fail(fmt.Errorf("apply log entry %d of term %d: %w", l.Index, l.Term, err))
 	}
 	a.applied.advance(a.machine.Root().Revision(), l.Index)
 	return results
 }
 
+func (a *adapter) fail(err error) any {
+	a.failed = true
+	a.fatal(err)
+	return nil
+}
+
 // Snapshot takes the current root; it costs nothing.
 func (a *adapter) Snapshot() (raft.FSMSnapshot, error) {
+	if a.failed {
+		return nil, errFailed
+	}
 	return &snapshot{a.machine.Snapshot()}, nil
 }
 
@@ -48,6 +65,8 @@ func (a *adapter) Restore(r io.ReadCloser) error {
 	if err := a.machine.Restore(r); err != nil {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
+	// A snapshot contains what could not be applied.
+	a.failed = false
 	root := a.machine.Root()
 	a.applied.advance(root.Revision(), root.Position().Index)
 	return nil

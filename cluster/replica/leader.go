@@ -9,7 +9,8 @@ import (
 const barrierTimeout = 30 * time.Second
 
 // Leadership delivers the beginnings and ends of this replica's leadership in
-// order. The receiver must drain it; it is closed by Close.
+// order, leaving out leaderships that ended before the receiver could be told of
+// them. It is closed by Close.
 func (r *Replica) Leadership() <-chan Leadership { return r.leadership }
 
 // monitor turns Raft's notifications into Leadership events. Raft blocks when
@@ -21,7 +22,7 @@ func (r *Replica) monitor() {
 	var (
 		barrier chan uint64
 		led     uint64
-		queue   []Leadership
+		queue   []Leadership // at most an end and the next beginning
 	)
 	for {
 		var out chan<- Leadership
@@ -31,16 +32,15 @@ func (r *Replica) monitor() {
 		}
 		select {
 		case <-r.stop:
-			if barrier != nil {
-				<-barrier
-			}
 			return
 		case out <- head:
 			queue = queue[1:]
 		case leads := <-r.notify:
+			// Whatever the notification says, an earlier leadership is over, and
+			// the answer of its barrier, even a good one, is not for this term.
+			barrier = nil
 			if led != 0 {
-				// Also for true after true: in between it was lost.
-				queue = append(queue, Leadership{Term: led})
+				queue = end(queue, led)
 				led = 0
 				r.term.Store(0)
 			}
@@ -48,19 +48,15 @@ func (r *Replica) monitor() {
 				continue
 			}
 			r.clock.start(r.cfg.Machine.Root().Meta().GetTime())
-			if barrier != nil {
-				// The earlier term's barrier fails by itself; its answer is not
-				// for this term.
-				old := barrier
-				r.wg.Add(1)
-				go func() { defer r.wg.Done(); <-old }()
-			}
 			barrier = make(chan uint64, 1)
-			r.wg.Add(1)
+			r.barriers.Add(1)
 			go r.establish(r.raft.CurrentTerm(), barrier)
 		case term := <-barrier:
 			barrier = nil
 			if term != 0 {
+				// Entries of earlier terms are applied by now, and one of them may
+				// bear a later time than this server's.
+				r.clock.raise(r.cfg.Machine.Root().Meta().GetTime())
 				led = term
 				r.term.Store(term)
 				queue = append(queue, Leadership{Established: true, Term: term})
@@ -69,10 +65,19 @@ func (r *Replica) monitor() {
 	}
 }
 
+// end queues the end of a term of leadership. If nobody was told of its
+// beginning yet, there is nothing to take back.
+func end(queue []Leadership, term uint64) []Leadership {
+	if n := len(queue); n > 0 && queue[n-1].Established {
+		return queue[:n-1]
+	}
+	return append(queue, Leadership{Term: term})
+}
+
 // establish waits for the barrier of term and answers with the term, or with 0
 // if leadership was lost meanwhile.
 func (r *Replica) establish(term uint64, answer chan<- uint64) {
-	defer r.wg.Done()
+	defer r.barriers.Done()
 	err := r.raft.Barrier(barrierTimeout).Error()
 	switch {
 	case err != nil:

@@ -61,11 +61,15 @@ func (p *proposer) close() {
 }
 
 // propose hands commands over and waits. The commands of one call stay
-// together and in order. The caller's slices are not touched after the return
-// unless the error is ErrUnknownOutcome.
+// together and in order. The caller keeps cmds and may propose them again even
+// while an earlier attempt is under way: what is stamped is a copy.
 func (p *proposer) propose(ctx context.Context, cmds []*commandv1.Command) ([]*commandv1.Result, error) {
-	pr := &proposal{cmds: cmds, done: make(chan struct{})}
-	for _, c := range cmds {
+	if len(cmds) == 0 {
+		return nil, nil
+	}
+	pr := &proposal{cmds: make([]*commandv1.Command, len(cmds)), done: make(chan struct{})}
+	for i, c := range cmds {
+		pr.cmds[i] = stampable(c)
 		n := proto.Size(c)
 		if n > maxCommandBytes {
 			return nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, n, maxCommandBytes)
@@ -102,6 +106,15 @@ func (p *proposer) propose(ctx context.Context, cmds []*commandv1.Command) ([]*c
 		default:
 			return nil, fmt.Errorf("%w: %w", ErrUnknownOutcome, ErrClosed)
 		}
+	}
+}
+
+// stampable copies what is around the operation; the operation itself is only
+// read.
+func stampable(c *commandv1.Command) *commandv1.Command {
+	return &commandv1.Command{
+		Version: c.GetVersion(), RequestId: c.GetRequestId(), Identity: c.GetIdentity(),
+		ExpectedTerm: c.GetExpectedTerm(), StampedId: c.GetStampedId(), Op: c.GetOp(),
 	}
 }
 
@@ -208,31 +221,4 @@ func (p *proposer) refuseQueued() {
 			return
 		}
 	}
-}
-
-// stampClock gives the leader's time: it starts at the wall clock (or at the
-// last stamp applied, whichever is later) when leadership begins and from then
-// on advances with the monotonic clock, so a step of the wall clock moves no
-// deadline.
-type stampClock struct {
-	mu   sync.Mutex
-	base int64
-	at   time.Time
-}
-
-// start begins a term of leadership.
-func (c *stampClock) start(lastApplied int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = time.Now()
-	c.base = max(c.at.UnixNano(), lastApplied)
-}
-
-func (c *stampClock) now() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.at.IsZero() {
-		return time.Now().UnixNano()
-	}
-	return c.base + int64(time.Since(c.at))
 }

@@ -18,15 +18,19 @@ func (r *Replica) ReadRevision(ctx context.Context) (uint64, error) {
 		return 0, ErrNotLeader
 	}
 	index := r.raft.CommitIndex()
+	last := r.tracked.lastCommand(term)
 	if err := r.verifier.verify(ctx); err != nil {
 		return 0, err
 	}
-	if r.term.Load() != term {
+	// Raft's own term too, because the notification of a change takes a moment:
+	// if it is the same after the round, this replica has led from the barrier
+	// until then, and index and last were those of a leader.
+	if r.term.Load() != term || r.raft.CurrentTerm() != term {
 		return 0, ErrNotLeader
 	}
 	// Everything of earlier terms was applied before the barrier passed; of this
 	// term, commands are what the state machine will get to see.
-	if err := r.adapter.applied.waitIndex(ctx, min(index, r.tracked.lastCommand(term))); err != nil {
+	if err := r.adapter.applied.waitIndex(ctx, min(index, last)); err != nil {
 		return 0, err
 	}
 	return r.cfg.Machine.Root().Revision(), nil

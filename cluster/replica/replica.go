@@ -31,6 +31,8 @@ const (
 	transportTimeout = 10 * time.Second
 	transportPool    = 3
 	leaderSlots      = 8
+	// closeGrace bounds the wait for Raft's answers while closing.
+	closeGrace = 5 * time.Second
 )
 
 // Replica is one voter. Make it with Open, end it with Close.
@@ -54,6 +56,7 @@ type Replica struct {
 	term       atomic.Uint64
 	stop       chan struct{}
 	wg         sync.WaitGroup
+	barriers   sync.WaitGroup
 }
 
 // Leadership tells that this replica began or ended to lead. Established is
@@ -97,7 +100,7 @@ func Open(cfg Config) (*Replica, error) {
 		}
 		return nil, fmt.Errorf("open log in %s: %w", dir, err)
 	}
-	r, err := start(cfg, raft.ServerID(id), dir, store)
+	r, err := start(cfg, raft.ServerID(id), dir, store, fresh)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -110,7 +113,7 @@ func Open(cfg Config) (*Replica, error) {
 	return r, nil
 }
 
-func start(cfg Config, id raft.ServerID, dir string, store *raftboltdb.BoltStore) (*Replica, error) {
+func start(cfg Config, id raft.ServerID, dir string, store *raftboltdb.BoltStore, fresh bool) (*Replica, error) {
 	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, newHCLog(cfg.Logger.With("component", "snapshot")))
 	if err != nil {
 		return nil, fmt.Errorf("open snapshots in %s: %w", dir, err)
@@ -123,11 +126,15 @@ func start(cfg Config, id raft.ServerID, dir string, store *raftboltdb.BoltStore
 	if err != nil {
 		return nil, fmt.Errorf("read Raft state in %s: %w", dir, err)
 	}
+	if hasState && fresh {
+		return nil, fmt.Errorf("%w: %s holds the Raft state of a server, but the file %s that named it is missing",
+			ErrForeignData, dir, idFile)
+	}
 	r := &Replica{
 		cfg: cfg, id: id, log: store, hasState: hasState,
 		clock:      new(stampClock),
 		notify:     make(chan bool, leaderSlots),
-		leadership: make(chan Leadership, leaderSlots),
+		leadership: make(chan Leadership),
 		fatal:      make(chan error, 1),
 		stop:       make(chan struct{}),
 	}
@@ -163,26 +170,76 @@ func loadID(dir string) (id string, fresh bool, err error) {
 	return id, false, nil
 }
 
+// saveID writes the id so that a power cut leaves either nothing or all of it,
+// and the files of Raft beside it.
 func saveID(dir, id string) error {
 	path := filepath.Join(dir, idFile)
-	if err := os.WriteFile(path+".tmp", []byte(id+"\n"), 0o600); err != nil {
-		return fmt.Errorf("write server id: %w", err)
+	err := writeSynced(path+".tmp", id+"\n")
+	if err == nil {
+		err = os.Rename(path+".tmp", path)
 	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	if err == nil {
+		err = errors.Join(syncDir(filepath.Join(dir, raftDir)), syncDir(dir))
+	}
+	if err != nil {
 		return fmt.Errorf("write server id: %w", err)
 	}
 	return nil
 }
 
+func writeSynced(path, content string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
 // Close stops Raft and releases the data directory. Commands in flight end
-// with ErrUnknownOutcome.
+// with ErrUnknownOutcome. It is called once.
 func (r *Replica) Close() error {
 	close(r.stop)
+	// Raft never answers some of the futures that are under way when it shuts
+	// down, so whatever waits for one ends before that. Alive, it answers all of
+	// them soon, unless its disk hangs.
+	idle := make(chan struct{})
+	go func() {
+		defer close(idle)
+		r.wg.Wait()
+		r.barriers.Wait()
+		r.proposer.close()
+		r.verifier.close()
+	}()
+	within(idle, closeGrace)
 	err := r.raft.Shutdown().Error()
-	r.proposer.close()
-	r.verifier.close()
-	r.wg.Wait()
+	if !within(idle, closeGrace) {
+		err = errors.Join(err, errors.New("close replica: Raft did not answer all that it was asked"))
+	}
 	return errors.Join(err, r.transport.Close(), r.log.Close())
+}
+
+// within says whether ch was closed within d.
+func within(ch <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ch:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 func (r *Replica) fail(err error) {
@@ -214,9 +271,8 @@ func (r *Replica) Bootstrap(servers []raft.Server) error {
 }
 
 // Propose gives commands to the log as the leader and waits until this
-// replica's state machine has applied them. It stamps the commands in place;
-// after ErrUnknownOutcome they still belong to the proposer and a repetition
-// needs a copy.
+// replica's state machine has applied them. The commands stay the caller's,
+// their operations must not be modified any more.
 func (r *Replica) Propose(ctx context.Context, cmds []*commandv1.Command) ([]*commandv1.Result, error) {
 	if r.raft.State() != raft.Leader {
 		return nil, ErrNotLeader
