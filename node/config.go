@@ -1,7 +1,6 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -193,6 +192,3 @@ func (c *Config) makeStateDir() error {
 	}
 	return nil
 }
-
-// errInUse says that another node has the state directory.
-var errInUse = errors.New("another node runs with it")

@@ -12,6 +12,9 @@ import (
 	"trivet/internal/errs"
 )
 
+// errInUse says that another node has the state directory.
+var errInUse = errors.New("another node runs with it")
+
 // lockState takes the state directory for this process. Two nodes with one
 // would overwrite each other's orders. Closing the file gives it back; so does
 // the end of the process.

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -65,7 +67,6 @@ type Engine struct {
 
 	ctx    context.Context
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
 
 	mu      sync.Mutex
 	changed chan struct{}
@@ -87,7 +88,7 @@ func New(cfg Config) *Engine {
 func (e *Engine) Close() {
 	e.cancel()
 	e.touch.close()
-	e.wg.Wait()
+	e.reads.close()
 }
 
 // LeaderChanged wakes whatever waits for a leader. The server calls it on
@@ -126,9 +127,17 @@ func (e *Engine) Root() *fsm.Root { return e.cfg.Machine.Root() }
 // WatchFrom follows the local state from one that the caller has read on.
 func (e *Engine) WatchFrom(root *fsm.Root) *fsm.Cursor { return e.cfg.Machine.WatchFrom(root) }
 
+// errUnreachable: there is no way to the leader, so nothing was sent to it.
+var errUnreachable = errors.New("the leader cannot be reached")
+
+// errStopping is for calls that this server's shutdown ends.
+func errStopping() error {
+	return errs.New(codes.Unavailable, "SERVER_STOPPING", "this server is shutting down").WithHint("reconnect to another server")
+}
+
 // noLeader is the answer when holding did not help.
 func (e *Engine) noLeader(cause error) error {
-	err := errs.New(codes.Unavailable, "NO_LEADER", "no leader could be reached within %s: %w", holdWithoutLeader, cause).
+	err := errs.New(codes.Unavailable, reasonNoLeader, "no leader could be reached within %s: %w", holdWithoutLeader, cause).
 		WithHint("a majority of the servers must be up and connected; see `trivet status`").
 		WithRetry(time.Second)
 	if id, addr := e.cfg.Replica.Leader(); id != "" {
@@ -139,58 +148,69 @@ func (e *Engine) noLeader(cause error) error {
 
 // atLeader runs local on the leader itself or remote against it, again after
 // every change of leader, until one succeeds, fails for good or the hold is
-// over. retriable says which errors are worth another attempt.
+// over. retriable is told of every error and says which are worth another
+// attempt.
 func atLeader[T any](ctx context.Context, e *Engine, local func(context.Context) (T, error),
 	remote func(context.Context, peersvc.PeerClient) (T, error), retriable func(error) bool,
 ) (T, error) {
 	var zero T
-	var lastErr error
 	deadline := time.NewTimer(holdWithoutLeader)
 	defer deadline.Stop()
 	for {
 		changed := e.leaderChange()
-		// An attempt at a leader that hangs ends when another one is elected.
-		actx, cancel := context.WithCancel(ctx)
-		stop := cancelOn(actx, cancel, changed)
-		var out T
-		var err error
-		id, addr := e.cfg.Replica.Leader()
-		switch {
-		case e.cfg.Replica.IsLeader():
-			out, err = local(actx)
-		case id == "" || id == e.cfg.Replica.ID():
-			err = replica.ErrNotLeader
-		default:
-			var client peersvc.PeerClient
-			if client, err = e.cfg.Peers.Client(addr); err == nil {
-				out, err = remote(actx, client)
-			}
-		}
-		stop()
-		cancel()
+		began := time.Now()
+		out, err := attempt(ctx, e, changed, local, remote)
 		if err == nil {
 			return out, nil
 		}
+		again := retriable(err)
 		if ctx.Err() != nil {
 			return zero, ctx.Err()
 		}
-		if !retriable(err) {
+		if !again {
 			return zero, err
 		}
-		lastErr = err
+		if time.Since(began) >= holdWithoutLeader {
+			// That long only a leader that worked on it can have taken, so the
+			// time without one begins now.
+			deadline.Reset(holdWithoutLeader)
+		}
 		pause := time.NewTimer(retryPause)
 		select {
 		case <-changed:
 		case <-pause.C:
 		case <-deadline.C:
 			pause.Stop()
-			return zero, e.noLeader(lastErr)
+			return zero, e.noLeader(err)
 		case <-ctx.Done():
 			pause.Stop()
 			return zero, ctx.Err()
 		}
 		pause.Stop()
 	}
+}
+
+// attempt asks the leader of this moment once. It ends when changed is closed:
+// a leader that hangs would never answer, while another one may be elected.
+func attempt[T any](ctx context.Context, e *Engine, changed <-chan struct{}, local func(context.Context) (T, error),
+	remote func(context.Context, peersvc.PeerClient) (T, error),
+) (T, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer cancelOn(ctx, cancel, changed)()
+	id, addr := e.cfg.Replica.Leader()
+	var zero T
+	switch {
+	case e.cfg.Replica.IsLeader():
+		return local(ctx)
+	case id == "" || id == e.cfg.Replica.ID():
+		return zero, replica.ErrNotLeader
+	}
+	client, err := e.cfg.Peers.Client(addr)
+	if err != nil {
+		return zero, fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	return remote(ctx, client)
 }
 
 // cancelOn cancels when ch is closed; the returned function ends the wait and

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -29,8 +30,9 @@ type Request struct {
 // set in cmd), has it applied exactly once and returns its result. identity is
 // the authenticated caller; req numbers the command when the caller does.
 //
-// Errors: *errs.Error for a refusal, for a missing leader, and (reason
-// UNKNOWN_OUTCOME) when the context ended before the outcome was known.
+// Errors: *errs.Error for a refusal, for a missing leader (reason NO_LEADER: the
+// command has not taken effect and will not), and (reason UNKNOWN_OUTCOME) when
+// it had to give up after an attempt that may have taken effect.
 func (e *Engine) Propose(ctx context.Context, identity string, req *Request, cmd *commandv1.Command) (*commandv1.Result, error) {
 	cmd.Version = fsm.CommandVersion
 	cmd.Identity = identity
@@ -57,9 +59,11 @@ func (e *Engine) Propose(ctx context.Context, identity string, req *Request, cmd
 // apply sends commands to the leader until they are applied and then waits
 // until the local state shows them.
 func (e *Engine) apply(ctx context.Context, cmds []*commandv1.Command) ([]*commandv1.Result, error) {
+	// Whatever the last attempt says, an earlier one may have taken effect.
+	unknown := false
 	results, err := atLeader(ctx, e,
 		func(ctx context.Context) ([]*commandv1.Result, error) {
-			return e.cfg.Replica.Propose(ctx, copies(cmds))
+			return e.cfg.Replica.Propose(ctx, cmds)
 		},
 		func(ctx context.Context, c peersvc.PeerClient) ([]*commandv1.Result, error) {
 			resp, err := c.Propose(ctx, &peerv1.ProposeRequest{Commands: cmds})
@@ -67,9 +71,19 @@ func (e *Engine) apply(ctx context.Context, cmds []*commandv1.Command) ([]*comma
 				err = fmt.Errorf("%w: the leader answered %d of %d commands", replica.ErrUnknownOutcome, len(resp.GetResults()), len(cmds))
 			}
 			return resp.GetResults(), err
-		}, retriableWrite)
-	if err != nil {
-		return nil, writeError(err)
+		},
+		func(err error) bool {
+			unknown = unknown || !certain(err)
+			return retriableWrite(err)
+		})
+	switch {
+	case err != nil && unknown:
+		return nil, unknownOutcome(err)
+	case err != nil && ctx.Err() != nil:
+		return nil, errs.New(errs.Code(err), reasonNoLeader, "the write was not sent because no leader was known: %w", err).
+			WithHint("send it again")
+	case err != nil:
+		return nil, transportError(err)
 	}
 	last := results[len(results)-1].GetRevision()
 	if err := e.cfg.Replica.WaitRevision(ctx, last); err != nil {
@@ -77,19 +91,6 @@ func (e *Engine) apply(ctx context.Context, cmds []*commandv1.Command) ([]*comma
 			WithHint("read from another server")
 	}
 	return results, nil
-}
-
-// copies makes commands that the proposer may stamp while this call repeats
-// the originals.
-func copies(cmds []*commandv1.Command) []*commandv1.Command {
-	out := make([]*commandv1.Command, len(cmds))
-	for i, c := range cmds {
-		out[i] = &commandv1.Command{
-			Version: c.GetVersion(), RequestId: c.GetRequestId(), Identity: c.GetIdentity(),
-			ExpectedTerm: c.GetExpectedTerm(), StampedId: c.GetStampedId(), Op: c.GetOp(),
-		}
-	}
-	return out
 }
 
 // ProposeHere applies commands if this server leads and does not forward. It
@@ -113,6 +114,7 @@ func payloadDigest(cmd *commandv1.Command) ([]byte, error) {
 // Reasons that servers tell each other; a client sees them only when the hold
 // is over.
 const (
+	reasonNoLeader  = "NO_LEADER"
 	reasonNotLeader = "NOT_LEADER"
 	reasonUnknown   = "UNKNOWN_OUTCOME"
 	reasonBusy      = "BACKPRESSURE"
@@ -137,13 +139,29 @@ func transportError(err error) error {
 	return err
 }
 
+// certain says of an attempt's error that the attempt has not taken effect and
+// never will.
+func certain(err error) bool {
+	for _, e := range []error{replica.ErrNotLeader, replica.ErrClosed, replica.ErrBusy, replica.ErrTooLarge, errUnreachable} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	switch errs.Reason(err) {
+	case reasonNotLeader, reasonBusy, reasonTooLarge:
+		return true
+	}
+	return false
+}
+
 // retriableWrite: with a number on the command every repetition is safe, so
 // only answers that will not change are final.
 func retriableWrite(err error) bool {
 	switch {
 	case errors.Is(err, replica.ErrBusy), errors.Is(err, replica.ErrTooLarge):
 		return false
-	case errors.Is(err, replica.ErrNotLeader), errors.Is(err, replica.ErrUnknownOutcome), errors.Is(err, replica.ErrClosed):
+	case errors.Is(err, replica.ErrNotLeader), errors.Is(err, replica.ErrUnknownOutcome), errors.Is(err, replica.ErrClosed),
+		errors.Is(err, errUnreachable):
 		return true
 	}
 	switch errs.Code(err) {
@@ -153,12 +171,15 @@ func retriableWrite(err error) bool {
 	return false
 }
 
-func writeError(err error) error {
+// unknownOutcome is the answer when the repetitions had to end after an attempt
+// that may have taken effect.
+func unknownOutcome(err error) error {
+	code := codes.Unavailable
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return errs.New(errs.Code(err), reasonUnknown, "the write was sent but its outcome is unknown: %w", err).
-			WithHint("send it again; the same request number makes that safe")
+		code = errs.Code(err)
 	}
-	return transportError(err)
+	return errs.New(code, reasonUnknown, "the write was sent but its outcome is unknown: %w", err).
+		WithHint("send it again; the same request number makes that safe").WithRetry(time.Second)
 }
 
 // resultError turns a refusal into an error.

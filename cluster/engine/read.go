@@ -2,14 +2,12 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
-	"trivet/cluster/replica"
 	"trivet/fsm"
 	"trivet/internal/errs"
 	peerv1 "trivet/proto/trivet/peer/v1"
@@ -43,9 +41,17 @@ func ParseLevel(s string) (Level, error) {
 		WithHint("use stale, default or linearizable")
 }
 
-// catchUp bounds how long a default read waits for the local state before it
-// asks the leader.
-const catchUp = 2 * time.Second
+const (
+	// catchUp bounds how long a default read waits for the local state before it
+	// asks the leader.
+	catchUp = 2 * time.Second
+	// catchUpLeader bounds how long a read waits for the local state once the
+	// leader has said how far it has to be.
+	catchUpLeader = 5 * time.Second
+	// readAttempt bounds one question to the leader. Many readers wait for it, so
+	// a leader that does not answer is asked again soon.
+	readAttempt = 2 * time.Second
+)
 
 // Read returns a state fresh enough for level. seen is the revision that the
 // caller has seen already, 0 when it did not say.
@@ -68,8 +74,16 @@ func (e *Engine) Read(ctx context.Context, level Level, seen uint64) (*fsm.Root,
 	if err != nil {
 		return nil, err
 	}
-	if err := e.cfg.Replica.WaitRevision(ctx, max(rev, seen)); err != nil {
-		return nil, errs.New(codes.Unavailable, "BEHIND", "this server did not get to revision %d: %w", max(rev, seen), err).
+	if seen > rev {
+		// Everything that any server ever showed is at or below the leader's
+		// revision.
+		return nil, errs.New(codes.FailedPrecondition, "REVISION_AHEAD", "the caller has seen revision %d, the manager is at %d", seen, rev).
+			WithHint("the state was restored from a backup, or the revision is another manager's: read without one")
+	}
+	wctx, cancel := context.WithTimeout(ctx, catchUpLeader)
+	defer cancel()
+	if err := e.cfg.Replica.WaitRevision(wctx, rev); err != nil {
+		return nil, errs.New(codes.Unavailable, "BEHIND", "this server did not get to revision %d: %w", rev, err).
 			WithHint("read from another server, or with --consistency stale")
 	}
 	return e.Root(), nil
@@ -83,23 +97,29 @@ func (e *Engine) ReadRevisionHere(ctx context.Context) (uint64, error) {
 
 func (e *Engine) readRevision(ctx context.Context) (uint64, error) {
 	return atLeader(ctx, e,
-		e.cfg.Replica.ReadRevision,
+		func(ctx context.Context) (uint64, error) {
+			ctx, cancel := context.WithTimeout(ctx, readAttempt)
+			defer cancel()
+			return e.cfg.Replica.ReadRevision(ctx)
+		},
 		func(ctx context.Context, c peersvc.PeerClient) (uint64, error) {
+			ctx, cancel := context.WithTimeout(ctx, readAttempt)
+			defer cancel()
 			resp, err := c.ReadRevision(ctx, &peerv1.ReadRevisionRequest{Linearizable: true})
 			return resp.GetRevision(), err
-		},
-		func(err error) bool {
-			return errors.Is(err, replica.ErrNotLeader) || errors.Is(err, context.Canceled) || retriableWrite(err)
-		})
+		}, retriableWrite)
 }
 
 // readRounds shares one question to the leader among all readers that arrived
 // before it was asked.
 type readRounds struct {
-	e       *Engine
+	e  *Engine
+	wg sync.WaitGroup
+
 	mu      sync.Mutex
 	next    *readRound
 	running bool
+	closed  bool
 }
 
 type readRound struct {
@@ -110,8 +130,20 @@ type readRound struct {
 
 func newReadRounds(e *Engine) *readRounds { return &readRounds{e: e} }
 
+// close waits for the round that is under way; the engine's context ends it.
+func (r *readRounds) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.wg.Wait()
+}
+
 func (r *readRounds) get(ctx context.Context) (uint64, error) {
 	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return 0, errStopping()
+	}
 	if r.next == nil {
 		r.next = &readRound{done: make(chan struct{})}
 	}
@@ -120,7 +152,7 @@ func (r *readRounds) get(ctx context.Context) (uint64, error) {
 		r.running = true
 		// The round outlives the reader that started it, because others share
 		// it; the engine waits for it.
-		r.e.wg.Add(1)
+		r.wg.Add(1)
 		go r.run(r.e.ctx)
 	}
 	r.mu.Unlock()
@@ -133,7 +165,7 @@ func (r *readRounds) get(ctx context.Context) (uint64, error) {
 }
 
 func (r *readRounds) run(ctx context.Context) {
-	defer r.e.wg.Done()
+	defer r.wg.Done()
 	for {
 		r.mu.Lock()
 		cur := r.next
@@ -145,6 +177,13 @@ func (r *readRounds) run(ctx context.Context) {
 		}
 		r.mu.Unlock()
 		cur.rev, cur.err = r.e.readRevision(ctx)
+		switch {
+		case cur.err == nil:
+		case ctx.Err() != nil:
+			cur.err = errStopping()
+		default:
+			cur.err = transportError(cur.err)
+		}
 		close(cur.done)
 	}
 }

@@ -55,7 +55,7 @@ func (b *touchBatcher) close() {
 	defer b.mu.Unlock()
 	b.closed = true
 	for id, w := range b.pending {
-		w.err = replica.ErrClosed
+		w.err = errStopping()
 		close(w.done)
 		delete(b.pending, id)
 	}
@@ -72,7 +72,7 @@ func (e *Engine) Touch(ctx context.Context, session string, lastActivity time.Ti
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
-		return replica.ErrClosed
+		return errStopping()
 	}
 	w := b.pending[session]
 	if w == nil {
@@ -128,13 +128,18 @@ func (b *touchBatcher) flush(ctx context.Context) {
 	if len(taken) == 0 {
 		return
 	}
-	for ctx.Err() == nil {
-		if err := b.send(ctx, taken); err == nil {
+	var err error
+	for {
+		if err = b.send(ctx, taken); err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			err = errStopping()
 			break
 		}
 	}
 	for _, w := range taken {
-		w.err = ctx.Err()
+		w.err = err
 		close(w.done)
 	}
 	if more {

@@ -65,8 +65,6 @@ func (a *adapter) Restore(r io.ReadCloser) error {
 	if err := a.machine.Restore(r); err != nil {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
-	// A snapshot contains what could not be applied.
-	a.failed = false
 	root := a.machine.Root()
 	a.applied.advance(root.Revision(), root.Position().Index)
 	return nil

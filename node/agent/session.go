@@ -149,7 +149,9 @@ func (k *sessionKeeper) enter(ctx context.Context, client managersvc.ManagerClie
 	if _, err := client.Version(ctx, &emptypb.Empty{}); err != nil {
 		return "", fmt.Errorf("ask for the manager's version: %w", err)
 	}
-	session, err := client.ArriveAsAgent(ctx, info)
+	arrival, end := outlive(ctx, departTimeout)
+	defer end()
+	session, err := client.ArriveAsAgent(arrival, info)
 	if err != nil {
 		return "", fmt.Errorf("arrive as agent of %s.%s: %w", info.GetName(), info.GetNamespace(), err)
 	}
@@ -158,6 +160,21 @@ func (k *sessionKeeper) enter(ctx context.Context, client managersvc.ManagerClie
 	}
 	k.metrics.arrivals.WithLabelValues("arrive").Inc()
 	return session.GetSessionId(), nil
+}
+
+// outlive returns a context that ends the given time after ctx was cancelled,
+// or after callTimeout. An arrival that is cut off may have made a session
+// that nobody knows of, and so nobody would end.
+func outlive(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(by, cancel)
+		context.AfterFunc(longer, func() { timer.Stop() })
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
 }
 
 // info is how the agent introduces itself.

@@ -6,7 +6,8 @@
 //
 //	link       the manager's orders, the watch over its servers
 //	workloads  follows the source of workloads
-//	roster     starts and retires agents as orders and workloads demand
+//	roster     starts and retires agents as orders and workloads demand; a pod
+//	           that visitors reach through a listener of ours always has one
 //	agents     one actor per pod (package agent)
 //	tunnels    the stolen connections (package agent)
 //
