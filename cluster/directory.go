@@ -28,9 +28,15 @@ func newDirectory(self string, pool *peers.Pool) *directory {
 	return &directory{self: self, pool: pool, met: make(map[string]*peerv1.ServerInfo), changed: make(chan struct{}, 1)}
 }
 
-// meet records what a server said of itself.
+// meet records what a server said of itself. A server that comes under a new id
+// has lost its data, and what it was before is forgotten.
 func (d *directory) meet(info *peerv1.ServerInfo) {
 	d.mu.Lock()
+	for id, other := range d.met {
+		if other.GetName() == info.GetName() {
+			delete(d.met, id)
+		}
+	}
 	d.met[info.GetId()] = info
 	d.mu.Unlock()
 	select {
@@ -52,14 +58,10 @@ func (d *directory) metNames(names []string) (found []*peerv1.ServerInfo, comple
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, name := range names {
-		var newest *peerv1.ServerInfo
 		for _, info := range d.met {
 			if info.GetName() == name {
-				newest = info
+				found = append(found, info)
 			}
-		}
-		if newest != nil {
-			found = append(found, newest)
 		}
 	}
 	return found, len(found) == len(names)

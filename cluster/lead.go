@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"time"
 
 	"trivet/actors"
@@ -12,7 +13,10 @@ import (
 )
 
 const (
-	stopActors   = 10 * time.Second
+	stopActors = 10 * time.Second
+	// leadAgain is the pause before a server that could not hand leadership over
+	// starts its actors again.
+	leadAgain    = time.Second
 	writeOwnRow  = 10 * time.Second
 	configEvery  = 500 * time.Millisecond
 	configEarly  = 20 * time.Millisecond
@@ -23,9 +27,6 @@ const (
 type replicator struct{ s *Server }
 
 func (r replicator) Propose(ctx context.Context, cmds ...*commandv1.Command) ([]*commandv1.Result, error) {
-	for _, c := range cmds {
-		c.Version = fsm.CommandVersion
-	}
 	return r.s.replica.Propose(ctx, cmds)
 }
 func (r replicator) Root() *fsm.Root                { return r.s.machine.Root() }
@@ -53,28 +54,87 @@ func (s *Server) lead(ctx context.Context) {
 		leader = nil
 	}
 	defer stop()
-	for l := range s.replica.Leadership() {
-		stop()
-		if !l.Established {
-			s.log.Info("no longer the leader", "term", l.Term)
-			continue
-		}
-		s.log.Info("leading", "term", l.Term)
-		if s.initialise(ctx, l.Term) != nil {
-			continue
-		}
+	var term uint64
+	var again <-chan time.Time
+	start := func() {
+		again = nil
 		var err error
-		leader, err = actors.StartLeader(ctx, s.actors, actors.Config{
-			Term: l.Term, Replicator: replicator{s}, Logger: s.log.With("component", "leader", "term", l.Term),
-			Limits: s.cfg.Limits, OnEscalate: s.escalate,
-		})
-		if err != nil {
-			s.escalate(err)
-			continue
+		if leader, err = s.startLeader(ctx, term); err != nil {
+			s.log.Error("the leader's actors did not start", "term", term, "err", err)
+			again = s.handOver()
 		}
-		s.view.SetListener(listener{leader})
-		s.engine.SetToucher(leader)
 	}
+	for {
+		select {
+		case l, ok := <-s.replica.Leadership():
+			if !ok {
+				return
+			}
+			stop()
+			if term, again = l.Term, nil; l.Established {
+				s.log.Info("leading", "term", term)
+				start()
+			} else {
+				s.log.Info("no longer the leader", "term", term)
+			}
+		case e := <-s.escalations:
+			if leader != nil && e.term == term {
+				s.log.Error("the leader's actors cannot go on", "term", term, "err", e.err)
+				stop()
+				again = s.handOver()
+			}
+		case <-again:
+			again = nil
+			if s.replica.LeaderTerm() == term {
+				start()
+			}
+		}
+	}
+}
+
+// startLeader starts the actors of a term, in a new cluster after its first
+// command.
+func (s *Server) startLeader(ctx context.Context, term uint64) (*actors.Leader, error) {
+	if err := s.initialise(ctx, term); err != nil {
+		return nil, err
+	}
+	leader, err := actors.StartLeader(ctx, s.actors, actors.Config{
+		Term: term, Replicator: replicator{s}, Logger: s.log.With("component", "leader", "term", term),
+		Limits: s.cfg.Limits, OnEscalate: func(err error) { s.escalate(term, err) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.view.SetListener(listener{leader})
+	s.engine.SetToucher(leader)
+	return leader, nil
+}
+
+// escalation says that the actors of a term cannot go on.
+type escalation struct {
+	term uint64
+	err  error
+}
+
+// escalate tells lead. It never blocks: one that is waiting already says the
+// same.
+func (s *Server) escalate(term uint64, err error) {
+	select {
+	case s.escalations <- escalation{term, err}:
+	default:
+	}
+}
+
+// handOver hands leadership over, because another server may be better off. If
+// this one still leads when the returned channel delivers, nobody was, and it
+// has to try again itself.
+func (s *Server) handOver() <-chan time.Time {
+	if len(s.dir.Others()) > 0 {
+		if err := s.replica.TransferLeadership("", ""); err != nil {
+			s.log.Error("leadership could not be handed over", "err", err)
+		}
+	}
+	return time.After(leadAgain)
 }
 
 // listener passes attachments to the leader's actors.
@@ -95,29 +155,21 @@ func (s *Server) initialise(ctx context.Context, term uint64) error {
 	}
 	key := make([]byte, dedupeKeyLen)
 	if _, err := rand.Read(key); err != nil {
-		return err
+		return fmt.Errorf("make the cluster's dedupe key: %w", err)
 	}
+	id := s.cfg.Source.Bundle().ID.Cluster
 	res, err := s.replica.Propose(ctx, []*commandv1.Command{{
 		Version: fsm.CommandVersion, ExpectedTerm: term,
-		Op: &commandv1.Command_InitCluster{InitCluster: &commandv1.InitCluster{
-			ClusterId: s.cfg.Source.Bundle().ID.Cluster, DedupeKey: key,
-		}},
+		Op: &commandv1.Command_InitCluster{InitCluster: &commandv1.InitCluster{ClusterId: id, DedupeKey: key}},
 	}})
 	if err != nil {
-		s.log.Error("the cluster could not be initialised", "err", err)
-		return err
+		return fmt.Errorf("initialise the cluster: %w", err)
 	}
-	s.log.Info("initialised the cluster", "id", s.cfg.Source.Bundle().ID.Cluster, "revision", res[0].GetRevision())
+	if r := res[0]; r.GetCode() != commandv1.Code_CODE_OK {
+		return fmt.Errorf("initialise the cluster: %s: %s", r.GetReason(), r.GetMessage())
+	}
+	s.log.Info("initialised the cluster", "id", id, "revision", res[0].GetRevision())
 	return nil
-}
-
-// escalate hands leadership over: something here keeps the actors from doing
-// their work, and another server may be better off.
-func (s *Server) escalate(err error) {
-	s.log.Error("handing leadership over", "err", err)
-	if err := s.replica.TransferLeadership("", ""); err != nil {
-		s.log.Error("leadership could not be handed over", "err", err)
-	}
 }
 
 // register writes this server's row, so that results kept for its earlier

@@ -77,14 +77,16 @@ type Server struct {
 	manager  *managerapi.Service
 	admin    *admin
 
-	hasState   atomic.Bool
-	stopping   chan struct{}
-	stopOnce   sync.Once
-	unwatch    func()
-	cancel     context.CancelFunc
-	wg         sync.WaitGroup
-	muxErr     chan error
-	watchConns net.Listener
+	hasState atomic.Bool
+	stopping chan struct{}
+	// escalations tells lead that the actors cannot go on.
+	escalations chan escalation
+	stopOnce    sync.Once
+	unwatch     func()
+	cancel      context.CancelFunc
+	wg          sync.WaitGroup
+	muxErr      chan error
+	watchConns  net.Listener
 }
 
 // Start starts a server. It returns once the ports are open and Raft runs;
@@ -104,14 +106,15 @@ func Start(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, bootID: uuid.NewString(), started: time.Now(),
 		machine: fsm.New(fsm.Options{}), registry: attach.NewRegistry(), view: attach.NewView(),
-		stopping: make(chan struct{}), muxErr: make(chan error, 1),
+		stopping: make(chan struct{}), escalations: make(chan escalation, 1), muxErr: make(chan error, 1),
 	}
 	if err := s.start(ln); err != nil {
-		return nil, errors.Join(err, ln.Close())
+		return nil, err
 	}
 	return s, nil
 }
 
+// start opens everything; what it opened before an error it closes, ln too.
 func (s *Server) start(ln net.Listener) error {
 	serverOnly := []pki.Role{pki.RoleServer}
 	s.mux = portmux.New(ln, pki.ServerConfig(s.cfg.Source, pki.Policy{
@@ -147,11 +150,14 @@ func (s *Server) start(ln net.Listener) error {
 		},
 	})
 	s.actors = rt.NewSystem(rt.Options{Name: s.cfg.Name, Logger: s.log, OnEscalate: func(child string, reason error) {
-		s.escalate(fmt.Errorf("actors under %s: %w", child, reason))
+		s.escalate(s.replica.LeaderTerm(), fmt.Errorf("actors under %s: %w", child, reason))
 	}})
 	s.services()
 	if s.admin, err = newAdmin(s, s.cfg.Admin); err != nil {
-		return errors.Join(err, s.replica.Close(), s.mux.Close())
+		s.engine.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), stopActors)
+		defer cancel()
+		return errors.Join(err, s.replica.Close(), s.pool.Close(), s.mux.Close(), s.actors.Shutdown(ctx))
 	}
 	s.run(h2)
 	return nil

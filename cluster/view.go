@@ -13,8 +13,12 @@ import (
 	peerv1 "trivet/proto/trivet/peer/v1"
 )
 
-// probeTimeout bounds the question to one server in a status.
-const probeTimeout = 500 * time.Millisecond
+const (
+	// probeTimeout bounds the question to one server in a status.
+	probeTimeout = 500 * time.Millisecond
+	// newLeaderTimeout bounds the wait for the next leader after a transfer.
+	newLeaderTimeout = 10 * time.Second
+)
 
 // clusterView is the server as the operator service sees it.
 type clusterView Server
@@ -123,6 +127,8 @@ func (v *clusterView) Transfer(ctx context.Context, to string) (from, leader str
 }
 
 func (v *clusterView) waitNewLeader(ctx context.Context, old string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, newLeaderTimeout)
+	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -132,7 +138,8 @@ func (v *clusterView) waitNewLeader(ctx context.Context, old string) (string, er
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return "", ctx.Err()
+			return "", errs.New(codes.Aborted, "TRANSFER_FAILED", "%s gave leadership away, but no other server has taken it: %w", v.dir.name(old), ctx.Err()).
+				WithHint("`trivet status` shows who leads")
 		}
 	}
 }

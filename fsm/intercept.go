@@ -67,7 +67,8 @@ func (t *tx) createIntercept(op *commandv1.CreateIntercept) *commandv1.Result {
 	case !known && !t.hasAgents(spec.GetNamespace(), spec.GetAgent()):
 		return workloadNotFound(spec.GetNamespace(), spec.GetAgent())
 	case unresolved != nil:
-		return refuse(commandv1.Code_CODE_INVALID_ARGUMENT, ReasonPortUnresolved, "%v", unresolved)
+		return hinted(refuse(commandv1.Code_CODE_INVALID_ARGUMENT, ReasonPortUnresolved, "%v", unresolved),
+			"name a port of the workload as it declares it, or by number; with /TCP or /UDP where both have it")
 	}
 	displaced, res := t.displace(resolved, id, op.GetForce())
 	if res != nil {

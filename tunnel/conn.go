@@ -49,20 +49,38 @@ type closeWriter interface{ CloseWrite() error }
 // there is: with a reset where the connection knows one, and below TLS, whose
 // own close would say that the data is complete.
 func reset(c net.Conn) {
-	inner := c
-	for {
-		w, ok := inner.(interface{ NetConn() net.Conn })
-		if !ok {
-			break
-		}
-		inner = w.NetConn()
-	}
+	setLinger(c, lingerReset)
+	inner := innermost(c)
 	// Errors are of no interest: the connection is gone either way.
-	if l, ok := inner.(interface{ SetLinger(sec int) error }); ok {
-		_ = l.SetLinger(0)
-	}
 	_ = inner.Close()
 	if inner != c {
 		_ = c.Close()
+	}
+}
+
+// What the kernel does when the connection is closed, by us or because this
+// process has died.
+const (
+	lingerReset = 0  // resets it
+	lingerNone  = -1 // sends what is left and ends it in order
+)
+
+// setLinger is for closes that are still to come, where the connection knows
+// the difference.
+func setLinger(c net.Conn, sec int) {
+	if l, ok := innermost(c).(interface{ SetLinger(sec int) error }); ok {
+		// It fails for a connection that is closed already.
+		_ = l.SetLinger(sec)
+	}
+}
+
+// innermost is the connection below TLS.
+func innermost(c net.Conn) net.Conn {
+	for {
+		w, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return c
+		}
+		c = w.NetConn()
 	}
 }

@@ -12,9 +12,11 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"trivet/internal/errs"
 	"trivet/proto/telepresence/manager"
 	"trivet/proto/telepresence/managersvc"
 )
@@ -299,6 +301,22 @@ func wantFrame(t testing.TB, s Stream, c Code) Frame {
 		t.Fatalf("got %s, %v instead of %s", f.Code, err, c)
 	}
 	return f
+}
+
+// wantHardEnd wants Disconnect, or the abort that follows it after a grace and
+// can overtake it on a machine that is busy enough.
+func wantHardEnd(t testing.TB, s Stream) {
+	t.Helper()
+	m, err := s.Recv()
+	if errs.Code(err) == codes.Canceled {
+		return
+	}
+	if err != nil {
+		t.Fatalf("%v instead of %s or an abort", err, CodeDisconnect)
+	}
+	if f, err := ParseFrame(m.GetPayload()); err != nil || f.Code != CodeDisconnect {
+		t.Fatalf("got %s, %v instead of %s", f.Code, err, CodeDisconnect)
+	}
 }
 
 // fake is a Stream of channels, for tests on virtual time.

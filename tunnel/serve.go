@@ -88,6 +88,9 @@ func (e *endpoint) run(ctx context.Context) outcome {
 	if err := e.check(); err != nil {
 		return e.abort(outcome{EndLocal, err}, 0)
 	}
+	// Until both directions have ended in order, whatever ends the connection
+	// is to be seen as a reset, the death of this process included.
+	setLinger(e.conn, lingerReset)
 	go func() { e.ended <- endpointEnd{e.streamToConn(), true} }()
 	go func() { e.ended <- endpointEnd{e.connToStream(), false} }()
 
@@ -129,6 +132,7 @@ func (e *endpoint) run(ctx context.Context) outcome {
 		}
 	}
 	// Both directions ended in order, so an error could not mean a loss.
+	setLinger(e.conn, lingerNone)
 	_ = e.conn.Close()
 	return clean
 }

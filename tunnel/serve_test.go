@@ -132,14 +132,14 @@ func TestServeResetsTheApplication(t *testing.T) {
 			if err := s.Send(&manager.TunnelMessage{}); err != nil {
 				return err
 			}
-			wantFrame(t, s, CodeDisconnect)
+			wantHardEnd(t, s)
 			return nil
 		}, EndMalformed, ReasonMalformed, false},
 		"on data after closeSend": {func(s managersvc.Manager_TunnelServer) error {
 			if err := errors.Join(s.Send(NewCloseSend()), s.Send(normal)); err != nil {
 				return err
 			}
-			wantFrame(t, s, CodeDisconnect)
+			wantHardEnd(t, s)
 			return nil
 		}, EndMalformed, ReasonMalformed, true},
 	} {

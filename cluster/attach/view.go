@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -21,11 +22,19 @@ type View struct {
 	servers   map[string]*serverView
 	listener  Listener
 	broadcast chan struct{}
+	said      uint64
 }
 
 type serverView struct {
 	boot string
-	atts map[string]Attachment
+	atts map[string]held
+}
+
+// held is what a server last said of a session, and when: said grows with
+// everything that is said of anybody.
+type held struct {
+	Attachment
+	said uint64
 }
 
 // NewView returns an empty view.
@@ -41,14 +50,15 @@ func (v *View) Set(server, boot string, full bool, atts []Attachment) {
 	s := v.servers[server]
 	if s == nil || s.boot != boot || full {
 		full = true
-		s = &serverView{boot: boot, atts: make(map[string]Attachment)}
+		s = &serverView{boot: boot, atts: make(map[string]held)}
 		v.servers[server] = s
 	}
+	v.said++
 	for _, a := range atts {
 		if a.DialStreams == 0 && a.WatchStreams == 0 {
 			delete(s.atts, a.SessionID)
 		} else {
-			s.atts[a.SessionID] = a
+			s.atts[a.SessionID] = held{a, v.said}
 		}
 	}
 	if v.listener != nil {
@@ -88,7 +98,7 @@ func (v *View) SetListener(l Listener) {
 	for id, s := range v.servers {
 		atts := make([]Attachment, 0, len(s.atts))
 		for _, a := range s.atts {
-			atts = append(atts, a)
+			atts = append(atts, a.Attachment)
 		}
 		l.SetAttachments(id, s.boot, true, atts)
 	}
@@ -98,17 +108,28 @@ func (v *View) SetListener(l Listener) {
 func (v *View) DialServers(session string) []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.dialServersLocked(session)
+	out := make([]string, 0, len(v.servers))
+	for _, o := range v.offersLocked(session) {
+		out = append(out, o.Server)
+	}
+	return out
 }
 
-func (v *View) dialServersLocked(session string) []string {
-	var out []string
+// Offer is a server to which a dial request can be passed. Two of the same
+// server are equal if the server has said nothing of the session in between.
+type Offer struct {
+	Server string
+	said   uint64
+}
+
+func (v *View) offersLocked(session string) []Offer {
+	var out []Offer
 	for id, s := range v.servers {
-		if s.atts[session].DialStreams > 0 {
-			out = append(out, id)
+		if a := s.atts[session]; a.DialStreams > 0 {
+			out = append(out, Offer{id, a.said})
 		}
 	}
-	slices.Sort(out)
+	slices.SortFunc(out, func(a, b Offer) int { return strings.Compare(a.Server, b.Server) })
 	return out
 }
 
@@ -126,21 +147,23 @@ func (v *View) Servers(session string) []string {
 	return out
 }
 
-// WaitDialServers returns as soon as some server holds a dial stream of the
-// session that is not in tried.
-func (v *View) WaitDialServers(ctx context.Context, session string, tried map[string]bool) ([]string, error) {
+// WaitOffer returns as soon as there is an offer that is not in tried. A server
+// that refused is offered again once it has said something new of the session:
+// a peer that reconnects may come back to the same one.
+func (v *View) WaitOffer(ctx context.Context, session string, tried map[Offer]bool) (Offer, error) {
 	for {
 		v.mu.Lock()
-		ids, changed := v.dialServersLocked(session), v.broadcast
+		offers, changed := v.offersLocked(session), v.broadcast
 		v.mu.Unlock()
-		ids = slices.DeleteFunc(ids, func(id string) bool { return tried[id] })
-		if len(ids) > 0 {
-			return ids, nil
+		for _, o := range offers {
+			if !tried[o] {
+				return o, nil
+			}
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return Offer{}, ctx.Err()
 		}
 	}
 }

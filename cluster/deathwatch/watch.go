@@ -27,6 +27,9 @@ const (
 	rankDelay     = 100 * time.Millisecond
 	electionEvery = time.Second
 	redialTimeout = 200 * time.Millisecond
+	// dialTimeout bounds the making of a watch connection, so that a server that
+	// hung or was cut off is watched again soon after it is back.
+	dialTimeout = 2 * time.Second
 	// redialWithin is about half of the time spent on redials.
 	redialWithin = 64 * time.Millisecond
 	retryMin     = 50 * time.Millisecond
@@ -57,6 +60,8 @@ type Config struct {
 // Watch watches the other voters. Make it with New, feed it with Reconcile.
 type Watch struct {
 	cfg Config
+	// refused says whether an address answers that nobody listens.
+	refused func(ctx context.Context, address string) bool
 
 	mu       sync.Mutex
 	watched  map[Server]context.CancelFunc
@@ -69,7 +74,7 @@ type Watch struct {
 
 // New returns a watch of nobody.
 func New(cfg Config) *Watch {
-	return &Watch{cfg: cfg, watched: make(map[Server]context.CancelFunc)}
+	return &Watch{cfg: cfg, refused: refused, watched: make(map[Server]context.CancelFunc)}
 }
 
 // Reconcile makes the watch follow voters (itself included in the list). What
@@ -115,7 +120,9 @@ func (w *Watch) follow(ctx context.Context, s Server) {
 	defer w.wg.Done()
 	delay := retryMin
 	for ctx.Err() == nil {
-		conn, err := w.cfg.Dial(ctx, s.Address)
+		dctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		conn, err := w.cfg.Dial(dctx, s.Address)
+		cancel()
 		if err == nil {
 			delay = retryMin
 			w.cfg.Logger.Debug("watching a server", "watched", s.ID)
@@ -148,7 +155,7 @@ func (w *Watch) ended(ctx context.Context, s Server) {
 		w.cfg.Logger.Debug("a watched server's connection ended; it does not lead", "watched", s.ID, "leader", leader)
 		return
 	}
-	if !refused(ctx, s.Address) {
+	if !w.refused(ctx, s.Address) {
 		w.cfg.Logger.Debug("the leader's connection ended, but its port is open", "watched", s.ID)
 		return
 	}

@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"trivet/cluster/replica"
 	"trivet/fsm"
 	"trivet/internal/errs"
 	commandv1 "trivet/proto/trivet/command/v1"
@@ -127,8 +126,11 @@ func (e *Engine) Root() *fsm.Root { return e.cfg.Machine.Root() }
 // WatchFrom follows the local state from one that the caller has read on.
 func (e *Engine) WatchFrom(root *fsm.Root) *fsm.Cursor { return e.cfg.Machine.WatchFrom(root) }
 
-// errUnreachable: there is no way to the leader, so nothing was sent to it.
-var errUnreachable = errors.New("the leader cannot be reached")
+// Nothing was sent to anybody:
+var (
+	errNoneKnown   = errors.New("no server is known to lead")
+	errUnreachable = errors.New("there is no way to the leader")
+)
 
 // errStopping is for calls that this server's shutdown ends.
 func errStopping() error {
@@ -204,7 +206,7 @@ func attempt[T any](ctx context.Context, e *Engine, changed <-chan struct{}, loc
 	case e.cfg.Replica.IsLeader():
 		return local(ctx)
 	case id == "" || id == e.cfg.Replica.ID():
-		return zero, replica.ErrNotLeader
+		return zero, errNoneKnown
 	}
 	client, err := e.cfg.Peers.Client(addr)
 	if err != nil {

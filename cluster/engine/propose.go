@@ -124,13 +124,17 @@ const (
 // transportError gives the replica's errors the form in which they cross the
 // wire.
 func transportError(err error) error {
+	var told *errs.Error
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &told):
+		return err
+	case errors.Is(err, replica.ErrUnknownOutcome):
+		// First: it may wrap another of these as its cause.
+		return errs.New(codes.Unavailable, reasonUnknown, "%w", err)
 	case errors.Is(err, replica.ErrNotLeader), errors.Is(err, replica.ErrClosed):
 		return errs.New(codes.Unavailable, reasonNotLeader, "%w", err)
-	case errors.Is(err, replica.ErrUnknownOutcome):
-		return errs.New(codes.Unavailable, reasonUnknown, "%w", err)
 	case errors.Is(err, replica.ErrBusy):
 		return errs.New(codes.ResourceExhausted, reasonBusy, "%w", err).WithHint("write more slowly")
 	case errors.Is(err, replica.ErrTooLarge):
@@ -142,7 +146,10 @@ func transportError(err error) error {
 // certain says of an attempt's error that the attempt has not taken effect and
 // never will.
 func certain(err error) bool {
-	for _, e := range []error{replica.ErrNotLeader, replica.ErrClosed, replica.ErrBusy, replica.ErrTooLarge, errUnreachable} {
+	if errors.Is(err, replica.ErrUnknownOutcome) {
+		return false
+	}
+	for _, e := range []error{replica.ErrNotLeader, replica.ErrClosed, replica.ErrBusy, replica.ErrTooLarge, errNoneKnown, errUnreachable} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -161,7 +168,7 @@ func retriableWrite(err error) bool {
 	case errors.Is(err, replica.ErrBusy), errors.Is(err, replica.ErrTooLarge):
 		return false
 	case errors.Is(err, replica.ErrNotLeader), errors.Is(err, replica.ErrUnknownOutcome), errors.Is(err, replica.ErrClosed),
-		errors.Is(err, errUnreachable):
+		errors.Is(err, errNoneKnown), errors.Is(err, errUnreachable):
 		return true
 	}
 	switch errs.Code(err) {

@@ -75,6 +75,8 @@ type key struct {
 	id      tunnel.ConnID
 }
 
+func (k key) datagram() bool { return k.id.Protocol() == tunnel.UDP }
+
 // waiter is an end that waits; its handler takes one arrival.
 type waiter struct{ arrivals chan *arrival }
 
@@ -118,8 +120,7 @@ func (x *Exchange) Await(ctx context.Context, first tunnel.Stream, info tunnel.S
 	if err != nil {
 		return err
 	}
-	limit := min(max(info.DialTimeout+info.RoundtripLatency, minDial), maxDial)
-	second, err := x.dial(ctx, k, w, info, limit)
+	second, err := x.dial(ctx, k, w, info, dialLimit(info))
 	x.unregister(k, w)
 	if err != nil {
 		x.failed.Add(1)
@@ -128,10 +129,16 @@ func (x *Exchange) Await(ctx context.Context, first tunnel.Stream, info tunnel.S
 	x.total.Add(1)
 	x.open.Add(1)
 	defer x.open.Add(-1)
-	st := tunnel.Relay(ctx, first, second.stream, tunnel.Options{Counters: &x.counters})
+	st := tunnel.Relay(ctx, first, second.stream, tunnel.Options{Datagram: k.datagram(), Counters: &x.counters})
 	second.err = st.ErrB
 	close(second.done)
 	return st.ErrA
+}
+
+// dialLimit is what the peer asks for, within bounds. Either part may be as
+// large as a Duration can be.
+func dialLimit(info tunnel.StreamInfo) time.Duration {
+	return min(max(min(info.DialTimeout, maxDial)+min(info.RoundtripLatency, maxDial), minDial), maxDial)
 }
 
 func (x *Exchange) register(k key) (*waiter, error) {
@@ -165,7 +172,8 @@ func (x *Exchange) unregister(k key, w *waiter) {
 }
 
 // dial passes the request to a server that holds the session's dial stream, to
-// the next one if that fails, and waits for the other end.
+// the next one (or the same again, when the session has a new stream there) if
+// that fails, and waits for the other end.
 func (x *Exchange) dial(ctx context.Context, k key, w *waiter, info tunnel.StreamInfo, limit time.Duration) (*arrival, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -173,16 +181,16 @@ func (x *Exchange) dial(ctx context.Context, k key, w *waiter, info tunnel.Strea
 		ConnId:           info.ConnID.Bytes(),
 		RoundtripLatency: int64(info.RoundtripLatency), DialTimeout: int64(info.DialTimeout),
 	}
-	tried := make(map[string]bool)
+	tried := make(map[attach.Offer]bool)
 	delivered := false
 	offers := make(chan bool, 1)
 	next := func() {
-		ids, err := x.cfg.View.WaitDialServers(ctx, k.session, tried)
+		to, err := x.cfg.View.WaitOffer(ctx, k.session, tried)
 		if err != nil {
 			return
 		}
-		tried[ids[0]] = true
-		offers <- x.offer(ctx, ids[0], k.session, req)
+		tried[to] = true
+		offers <- x.offer(ctx, to.Server, k.session, req)
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -282,7 +290,7 @@ func (x *Exchange) Answer(ctx context.Context, second tunnel.Stream, info tunnel
 			}
 			continue
 		}
-		st := tunnel.Relay(ctx, second, far, tunnel.Options{})
+		st := tunnel.Relay(ctx, second, far, tunnel.Options{Datagram: k.datagram()})
 		cancel()
 		return st.ErrA
 	}

@@ -2,7 +2,9 @@ package exchange
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -20,6 +22,10 @@ const (
 	// metaFound is in the response header once the waiting end was found.
 	metaFound = "trivet-found"
 )
+
+// findTimeout bounds the question to one server whether an end waits there: a
+// server that hangs must not keep the others from being asked.
+const findTimeout = 2 * time.Second
 
 // Directory finds the other servers.
 type Directory interface {
@@ -50,6 +56,8 @@ func (w WirePeers) Relay(ctx context.Context, server, session string, id tunnel.
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, MetaSession, session, MetaConnID, string(id.Bytes())))
+	// The stream lives on, so only the answer has a limit, not the context.
+	limit := time.AfterFunc(findTimeout, cancel)
 	stream, err := c.Relay(ctx)
 	if err != nil {
 		cancel()
@@ -61,6 +69,9 @@ func (w WirePeers) Relay(ctx context.Context, server, session string, id tunnel.
 		if _, err = stream.Recv(); err == nil {
 			err = errs.New(codes.Internal, "TUNNEL_MALFORMED", "server %s sent a frame before its header", server)
 		}
+	}
+	if !limit.Stop() && err == nil {
+		err = context.DeadlineExceeded
 	}
 	if err != nil {
 		cancel()
@@ -86,10 +97,11 @@ func (x *Exchange) ServeRelay(stream peersvc.Peer_RelayServer) error {
 	if err := stream.SendHeader(metadata.Pairs(metaFound, "1")); err != nil {
 		return err
 	}
-	if err := x.JoinHere(stream.Context(), stream, session, id); err != ErrNobodyWaits {
-		return err
+	err = x.JoinHere(stream.Context(), stream, session, id)
+	if errors.Is(err, ErrNobodyWaits) {
+		return errs.New(codes.NotFound, "TUNNEL_NO_PEER", "%w", err)
 	}
-	return errs.New(codes.NotFound, "TUNNEL_NO_PEER", "%w", ErrNobodyWaits)
+	return err
 }
 
 func first(v []string) string {

@@ -18,7 +18,7 @@ import (
 // never waits for more, so a single writer pays nothing and a thousand share
 // the cost of a disk write.
 type proposer struct {
-	raft  *raft.Raft
+	raft  applier
 	clock *stampClock
 
 	queue    chan *proposal
@@ -32,6 +32,11 @@ type proposer struct {
 	refused  atomic.Uint64
 }
 
+// applier is what the proposer needs of Raft.
+type applier interface {
+	Apply(entry []byte, enqueue time.Duration) raft.ApplyFuture
+}
+
 type proposal struct {
 	cmds []*commandv1.Command
 	size int
@@ -41,7 +46,7 @@ type proposal struct {
 	err     error
 }
 
-func newProposer(r *raft.Raft, clock *stampClock) *proposer {
+func newProposer(r applier, clock *stampClock) *proposer {
 	p := &proposer{
 		raft:     r,
 		clock:    clock,

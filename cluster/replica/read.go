@@ -39,7 +39,7 @@ func (r *Replica) ReadRevision(ctx context.Context) (uint64, error) {
 // verifier coalesces quorum rounds: callers that arrive while one is under way
 // share the next one, which starts after they arrived.
 type verifier struct {
-	raft *raft.Raft
+	raft interface{ VerifyLeader() raft.Future }
 
 	mu      sync.Mutex
 	running bool
@@ -53,7 +53,7 @@ type round struct {
 	err  error
 }
 
-func newVerifier(r *raft.Raft) *verifier { return &verifier{raft: r} }
+func newVerifier(r interface{ VerifyLeader() raft.Future }) *verifier { return &verifier{raft: r} }
 
 func (v *verifier) close() {
 	v.mu.Lock()

@@ -78,8 +78,7 @@ func Open(cfg Config) (*Replica, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(dir, logFile)); errors.Is(err, os.ErrNotExist) && !fresh {
-		return nil, fmt.Errorf("%w: %s names server %s but its Raft state is missing; "+
-			"move the directory away and let an operator replace the server under a new id", ErrForeignData, cfg.DataDir, id)
+		return nil, fmt.Errorf("%w: %s names server %s but its Raft state is missing", ErrForeignData, cfg.DataDir, id)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
@@ -172,6 +171,8 @@ func (r *Replica) Close() error {
 	if !within(idle, closeGrace) {
 		err = errors.Join(err, errors.New("close replica: Raft did not answer all that it was asked"))
 	}
+	// Closing the transport leaves its idle connections open.
+	r.transport.CloseStreams()
 	return errors.Join(err, r.transport.Close(), r.log.Close())
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"trivet/cluster"
+	"trivet/cluster/replica"
 	"trivet/internal/config"
 	"trivet/internal/errs"
 	"trivet/internal/pki"
@@ -82,6 +83,10 @@ func newServerCmd(app *App) *cobra.Command {
 			for _, p := range f.Peers {
 				cfg.Peers = append(cfg.Peers, cluster.Peer{Name: p.Name, Address: p.Address})
 			}
+			if err := cfg.Validate(); err != nil {
+				return errs.New(codes.InvalidArgument, config.ReasonInvalid, "%s: %w", path, err).
+					WithHint("correct these keys of the server's configuration")
+			}
 			srv, err := cluster.Start(cfg)
 			if err != nil {
 				return explainStart(err, path)
@@ -104,6 +109,11 @@ func explainStart(err error, path string) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return errs.New(codes.FailedPrecondition, "PORT_IN_USE", "%w", err).
 			WithHint("another process listens there: stop it, or change listen or admin in %s", path)
+	}
+	if errors.Is(err, replica.ErrForeignData) {
+		// Going on could elect two leaders: this server has forgotten its votes.
+		return errs.New(codes.FailedPrecondition, "FOREIGN_DATA", "%w", err).
+			WithHint("bring its files back, or move the directory away and have an operator replace the server under a new id")
 	}
 	return err
 }

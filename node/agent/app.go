@@ -30,12 +30,16 @@ func (c *connection) toApp(ctx context.Context, why reason) (outcome, reason) {
 
 // join copies both ways until both ends have said that they are done, and
 // closes both. The half close of one end is passed on; its reset resets the
-// other.
+// other, and so does the death of this process.
 func join(a, b net.Conn) {
+	setLinger(a, lingerReset)
+	setLinger(b, lingerReset)
 	var wg sync.WaitGroup
 	wg.Go(func() { pump(b, a) })
 	pump(a, b)
 	wg.Wait()
+	setLinger(a, lingerNone)
+	setLinger(b, lingerNone)
 	a.Close()
 	b.Close()
 }
@@ -56,8 +60,21 @@ func pump(dst, src net.Conn) {
 // reset closes a connection so that its peer cannot take what it has received
 // for all there is.
 func reset(c net.Conn) {
-	if l, ok := c.(interface{ SetLinger(int) error }); ok {
-		_ = l.SetLinger(0)
-	}
+	setLinger(c, lingerReset)
 	_ = c.Close()
+}
+
+// What the kernel does when a connection is closed, by us or because this
+// process has died.
+const (
+	lingerReset = 0  // resets it
+	lingerNone  = -1 // sends what is left and ends it in order
+)
+
+// setLinger is for closes that are still to come.
+func setLinger(c net.Conn, sec int) {
+	if l, ok := c.(interface{ SetLinger(int) error }); ok {
+		// It fails for a connection that is closed already.
+		_ = l.SetLinger(sec)
+	}
 }

@@ -44,7 +44,9 @@ type connection struct {
 // run serves the connection and says what became of it.
 func (c *connection) run(ctx context.Context) (outcome, reason) {
 	defer c.let()
-	// From here on the connection ends with the process, wherever it is.
+	// From here on the connection ends with the process, wherever it is: with
+	// a reset, so that nobody takes what has come through for all there is.
+	setLinger(c.conn, lingerReset)
 	stop := context.AfterFunc(ctx, func() { reset(c.conn) })
 	defer stop()
 

@@ -95,14 +95,31 @@ type stolenConn struct {
 func (c *stolenConn) LocalAddr() net.Addr { return c.local }
 
 // splice copies both ways until both ends have said that they are done, and
-// closes both. One end's half close is passed on; its reset resets the other.
+// closes both. One end's half close is passed on; its reset resets the other,
+// and so does the death of this process.
 func splice(a, b *net.TCPConn) {
+	setLinger(a, b, lingerReset)
 	var wg sync.WaitGroup
 	wg.Go(func() { pump(b, a) })
 	pump(a, b)
 	wg.Wait()
+	setLinger(a, b, lingerNone)
 	a.Close()
 	b.Close()
+}
+
+// What the kernel does when a connection is closed, by us or because this
+// process has died.
+const (
+	lingerReset = 0  // resets it
+	lingerNone  = -1 // sends what is left and ends it in order
+)
+
+// setLinger is for closes that are still to come. It fails, which does not
+// matter, for a connection that is closed already.
+func setLinger(a, b *net.TCPConn, sec int) {
+	_ = a.SetLinger(sec)
+	_ = b.SetLinger(sec)
 }
 
 // pump copies one way.
@@ -119,6 +136,6 @@ func pump(dst, src *net.TCPConn) {
 // reset closes a connection so that its peer sees a reset: the bytes it may
 // still wait for will not come.
 func reset(c *net.TCPConn) {
-	_ = c.SetLinger(0)
+	_ = c.SetLinger(lingerReset)
 	c.Close()
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,13 +55,14 @@ func (c *Cluster) Env(context string) []string {
 
 // WantFailure checks that a command failed as a user should see it: with an
 // exit code, one line that says what is wrong and one that says what to do.
-// Both lines have to contain the texts given for them.
+// Both lines have to contain the texts given for them. A daemon may have logged
+// before that.
 func (r Result) WantFailure(t testing.TB, code int, cause, hint string) {
 	t.Helper()
 	if r.Code != code {
 		t.Errorf("exit code %d, want %d", r.Code, code)
 	}
-	lines := strings.Split(strings.TrimRight(r.Err, "\n"), "\n")
+	lines := slices.DeleteFunc(strings.Split(strings.TrimRight(r.Err, "\n"), "\n"), isLog)
 	ok := len(lines) == 2 && strings.HasPrefix(lines[0], "Error: ") && strings.Contains(lines[0], cause) &&
 		strings.HasPrefix(lines[1], "Hint:  ") && strings.Contains(lines[1], hint)
 	if !ok {
@@ -69,6 +71,11 @@ func (r Result) WantFailure(t testing.TB, code int, cause, hint string) {
 	if r.Out != "" {
 		t.Errorf("standard output is %q, want nothing", r.Out)
 	}
+}
+
+// isLog tells a line of a log, in either format, from words to the user.
+func isLog(line string) bool {
+	return strings.HasPrefix(line, `{"time":`) || strings.HasPrefix(line, "time=")
 }
 
 // JSON reads what a command printed with -o json.

@@ -39,8 +39,10 @@ const (
 	adminPort     = 8081
 )
 
+// NodeName is the node's, in its certificate too.
+const NodeName = "node-1"
+
 const (
-	nodeName     = "node-1"
 	startTimeout = 45 * time.Second
 	leafTTL      = 24 * time.Hour
 )
@@ -49,6 +51,8 @@ const (
 type Cluster struct {
 	// Dir holds everything.
 	Dir string
+	// Started is when the first leader was there.
+	Started time.Time
 	// Dev has the servers, Ops asks each of them by itself.
 	Dev *devenv.Env
 	Ops *devenv.Operators
@@ -86,7 +90,7 @@ func StartServers(t testing.TB) *Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Dev = env
+	c.Dev, c.Started = env, time.Now()
 	t.Cleanup(func() {
 		if err := env.Close(); err != nil {
 			t.Error(err)
@@ -105,13 +109,16 @@ func StartServers(t testing.TB) *Cluster {
 func (c *Cluster) identities(t testing.TB) {
 	t.Helper()
 	_, err := bundles.Init(bundles.Options{
-		Dir: c.Dir, Cluster: devenv.ClusterName, Nodes: []string{nodeName}, Clients: []string{OtherClientContext}, TTL: leafTTL,
+		Dir: c.Dir, Cluster: devenv.ClusterName, Nodes: []string{NodeName}, Clients: []string{OtherClientContext}, TTL: leafTTL,
 	}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.AddContext(t, OtherClientContext, filepath.Join(c.Dir, bundles.ClientsDir, OtherClientContext))
+	c.AddContext(t, OtherClientContext, c.Bundle(bundles.ClientsDir, OtherClientContext))
 }
+
+// Bundle is the directory of an identity's certificate, by its role's folder.
+func (c *Cluster) Bundle(folder, name string) string { return filepath.Join(c.Dir, folder, name) }
 
 // AddContext adds a context for the cluster's servers with a bundle.
 func (c *Cluster) AddContext(t testing.TB, name, bundle string) {
@@ -163,8 +170,8 @@ func (c *Cluster) NodeConfig(t testing.TB, first int) map[string]any {
 	t.Helper()
 	servers := append(slices.Clone(c.Dev.Addresses[first:]), c.Dev.Addresses[:first]...)
 	return map[string]any{
-		"name": nodeName, "servers": servers, "bundle": filepath.Join(c.Dir, bundles.NodesDir, nodeName),
-		"stateDir": filepath.Join(c.Dir, nodeName), "workloadsFile": filepath.Join(c.Dir, "workloads.yaml"),
+		"name": NodeName, "servers": servers, "bundle": c.Bundle(bundles.NodesDir, NodeName),
+		"stateDir": filepath.Join(c.Dir, NodeName), "workloadsFile": filepath.Join(c.Dir, "workloads.yaml"),
 		"admin": "127.0.0.1:" + strconv.Itoa(FreePort(t)), "steal": steal.NameSkLookup,
 	}
 }
@@ -174,10 +181,10 @@ func (c *Cluster) NodeConfig(t testing.TB, first int) map[string]any {
 func (c *Cluster) StartNode(t testing.TB, first int) {
 	t.Helper()
 	conf := c.NodeConfig(t, first)
-	path := c.save(t, nodeName+".yaml", conf)
+	path := c.save(t, NodeName+".yaml", conf)
 	c.nodes++
 	c.Node = Launch(t, Command{
-		Name: fmt.Sprintf("%s-%d", nodeName, c.nodes), Path: Binary(t), Args: []string{"node", "run", "--config", path},
+		Name: fmt.Sprintf("%s-%d", NodeName, c.nodes), Path: Binary(t), Args: []string{"node", "run", "--config", path},
 	})
 	hc := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	Eventually(t, startTimeout, "the node is ready", func() error {
@@ -199,7 +206,7 @@ func (c *Cluster) StartNode(t testing.TB, first int) {
 // TrafficPID is the process id of the node's traffic process.
 func (c *Cluster) TrafficPID(t testing.TB) int {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(c.Dir, nodeName, "traffic.pid"))
+	raw, err := os.ReadFile(filepath.Join(c.Dir, NodeName, "traffic.pid"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -137,12 +138,17 @@ func (i *Intercept) Mark() int {
 	return len(i.events.all)
 }
 
-// Events returns the events of a kind after the first so many.
-func (i *Intercept) Events(kind string, from int) []Event {
+// All returns the events after the first so many.
+func (i *Intercept) All(from int) []Event {
 	i.events.mu.Lock()
 	defer i.events.mu.Unlock()
+	return slices.Clone(i.events.all[min(from, len(i.events.all)):])
+}
+
+// Events returns those of a kind after the first so many of all.
+func (i *Intercept) Events(kind string, from int) []Event {
 	var out []Event
-	for _, e := range i.events.all[min(from, len(i.events.all)):] {
+	for _, e := range i.All(from) {
 		if e.Event == kind {
 			out = append(out, e)
 		}

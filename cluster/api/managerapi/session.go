@@ -49,7 +49,7 @@ func (s *Service) ArriveAsAgent(ctx context.Context, info *manager.AgentInfo) (*
 	}
 	if row := res.GetSession(); row.GetModifyRevision() != res.GetRevision() {
 		// Nothing changed, so the leader has seen no sign of life yet.
-		if err := s.cfg.Core.Touch(ctx, row.GetId(), zeroTime); err != nil {
+		if _, err := s.touch(ctx, row.GetId(), zeroTime); err != nil {
 			return nil, err
 		}
 	}
@@ -105,7 +105,7 @@ func (s *Service) ReconnectAgent(ctx context.Context, req *manager.ReconnectAgen
 	if err != nil {
 		return nil, err
 	}
-	return new(emptypb.Empty), s.cfg.Core.Touch(ctx, row.GetId(), zeroTime)
+	return s.touch(ctx, row.GetId(), zeroTime)
 }
 
 // ReconnectClient resumes a known session. What the client claims about
@@ -115,16 +115,17 @@ func (s *Service) ReconnectClient(ctx context.Context, req *manager.ReconnectCli
 	if err != nil {
 		return nil, err
 	}
-	return new(emptypb.Empty), s.cfg.Core.Touch(ctx, row.GetId(), zeroTime)
+	return s.touch(ctx, row.GetId(), zeroTime)
 }
-
-// holdClients is how long a client's keepalive is held without a leader.
-const holdClients = 8 * time.Second
 
 // Remain keeps a session alive. It is held while there is no leader: an error
 // would make older peers tear themselves down.
 func (s *Service) Remain(ctx context.Context, req *manager.RemainRequest) (*emptypb.Empty, error) {
 	row, err := s.session(ctx, req.GetSession(), 0)
+	if errs.Code(err) == codes.Unavailable {
+		// Only a leader can tell an unknown session from a new one.
+		return nil, held(req.GetSession().GetSessionId(), err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -132,17 +133,21 @@ func (s *Service) Remain(ctx context.Context, req *manager.RemainRequest) (*empt
 	if row.GetKind() == commandv1.SessionKind_SESSION_KIND_CLIENT && req.GetLastActivity().IsValid() {
 		at = req.GetLastActivity().AsTime()
 	}
-	if row.GetKind() == commandv1.SessionKind_SESSION_KIND_CLIENT {
-		// Clients take Aborted as "again"; agents take any error as the end.
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, holdClients)
-		defer cancel()
-	}
-	if err := s.cfg.Core.Touch(ctx, row.GetId(), at); err != nil {
-		return nil, errs.New(codes.Aborted, "KEEPALIVE_HELD", "the keepalive of session %q did not reach a leader: %w", row.GetId(), err).
-			WithHint("send it again")
+	return s.touch(ctx, row.GetId(), at)
+}
+
+func (s *Service) touch(ctx context.Context, id string, lastActivity time.Time) (*emptypb.Empty, error) {
+	if err := s.cfg.Core.Touch(ctx, id, lastActivity); err != nil {
+		return nil, held(id, err)
 	}
 	return new(emptypb.Empty), nil
+}
+
+// held is the answer to a keepalive that had to be given up: of all codes,
+// Aborted is the one after which published peers try again.
+func held(id string, err error) error {
+	return errs.New(codes.Aborted, "KEEPALIVE_HELD", "the keepalive of session %q did not reach a leader: %w", id, err).
+		WithHint("send it again")
 }
 
 // Depart ends a session; an unknown one has ended already.

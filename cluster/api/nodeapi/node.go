@@ -116,6 +116,10 @@ func (s *Service) catchUp(ctx context.Context, highest *nodev1.Fence) error {
 		return errs.New(codes.FailedPrecondition, "FOREIGN_CLUSTER", "the node belongs to cluster %q, this is %q", highest.GetClusterId(), id).
 			WithHint("remove the node's state directory if it has moved on purpose")
 	}
+	if highest.GetRestoreEpoch() < meta.GetRestoreEpoch() {
+		// The state was restored since; revisions from before say nothing.
+		return nil
+	}
 	wctx, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
 	_, err := s.cfg.Core.Read(wctx, engine.Default, highest.GetRevision())

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"trivet/cluster/attach"
+	"trivet/cluster/authz"
 	"trivet/cluster/engine"
 	"trivet/cluster/exchange"
 	"trivet/internal/errs"
@@ -17,8 +18,13 @@ import (
 	"trivet/proto/trivet/peer/v1/peersvc"
 )
 
-// maxCommands bounds one forwarded batch: a log entry holds no more.
-const maxCommands = 256
+const (
+	// maxCommands bounds one forwarded batch: a log entry holds no more.
+	maxCommands = 256
+	// maxAttachments bounds one update, so that no number of sessions makes it
+	// too large for a message.
+	maxAttachments = 8192
+)
 
 // Config of a Service.
 type Config struct {
@@ -45,10 +51,15 @@ type Service struct {
 // New makes the service.
 func New(cfg Config) *Service { return &Service{cfg: cfg} }
 
-// Hello introduces two servers.
-func (s *Service) Hello(_ context.Context, req *peerv1.HelloRequest) (*peerv1.HelloResponse, error) {
+// Hello introduces two servers. A server introduces nobody but itself: what it
+// says becomes the first configuration.
+func (s *Service) Hello(ctx context.Context, req *peerv1.HelloRequest) (*peerv1.HelloResponse, error) {
 	if req.GetServer().GetId() == "" {
 		return nil, errs.New(codes.InvalidArgument, "MISSING_FIELD", "hello without a server id")
+	}
+	if me := authz.Caller(ctx).Name; req.GetServer().GetName() != me {
+		return nil, errs.New(codes.PermissionDenied, "NOT_YOUR_NAME", "the certificate is for server %q, the hello is from %q", me, req.GetServer().GetName()).
+			WithHint("set the server's name to that in its certificate")
 	}
 	s.cfg.Met(req.GetServer())
 	return &peerv1.HelloResponse{Server: s.cfg.Info()}, nil
@@ -89,14 +100,16 @@ func (s *Service) WatchAttachments(_ *peerv1.WatchAttachmentsRequest, stream grp
 	sub := s.cfg.Registry.Subscribe()
 	defer sub.Close()
 	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		select {
 		case <-s.cfg.Stopping:
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
+	defer func() { cancel(); <-ended }()
 	me := s.cfg.Info()
 	full := true
 	for {
@@ -104,17 +117,24 @@ func (s *Service) WatchAttachments(_ *peerv1.WatchAttachmentsRequest, stream grp
 		if err != nil {
 			return err
 		}
-		u := &peerv1.AttachmentUpdate{ServerId: me.GetId(), BootId: me.GetBootId(), Reset_: full}
-		for _, a := range atts {
-			u.Attachments = append(u.Attachments, &peerv1.Attachment{
-				SessionId: a.SessionID, DialStreams: int32(a.DialStreams), WatchStreams: int32(a.WatchStreams), EndedByPeer: a.EndedByPeer,
-			})
+		for first := true; first || len(atts) > 0; first = false {
+			n := min(len(atts), maxAttachments)
+			if err := stream.Send(update(me, full, atts[:n])); err != nil {
+				return err
+			}
+			atts, full = atts[n:], false
 		}
-		if err := stream.Send(u); err != nil {
-			return err
-		}
-		full = false
 	}
+}
+
+func update(me *peerv1.ServerInfo, full bool, atts []attach.Attachment) *peerv1.AttachmentUpdate {
+	u := &peerv1.AttachmentUpdate{ServerId: me.GetId(), BootId: me.GetBootId(), Reset_: full}
+	for _, a := range atts {
+		u.Attachments = append(u.Attachments, &peerv1.Attachment{
+			SessionId: a.SessionID, DialStreams: int32(a.DialStreams), WatchStreams: int32(a.WatchStreams), EndedByPeer: a.EndedByPeer,
+		})
+	}
+	return u
 }
 
 // Dial passes a dial request to a session that is attached here.
