@@ -8,7 +8,7 @@
 //
 // The election skips the pre-vote, so three things keep it from doing harm:
 // the refused redial, the rank (one survivor goes first, the next waits), and
-// a limit of one election per second and leader.
+// a limit of one election per second and term.
 package deathwatch
 
 import (
@@ -43,6 +43,8 @@ type Server struct{ ID, Address string }
 type Raft interface {
 	// Leader is the leader as this server knows it; empty when unknown.
 	Leader() (id, address string)
+	// Term is the current term.
+	Term() uint64
 	// ElectNow starts an election.
 	ElectNow() error
 }
@@ -67,7 +69,7 @@ type Watch struct {
 	watched  map[Server]context.CancelFunc
 	voters   []string
 	lastElec time.Time
-	lastDead string
+	lastTerm uint64
 	started  uint64
 	wg       sync.WaitGroup
 }
@@ -150,6 +152,7 @@ func (w *Watch) hold(ctx context.Context, conn net.Conn) {
 
 // ended decides whether the end of a connection is the end of the leader.
 func (w *Watch) ended(ctx context.Context, s Server) {
+	term := w.cfg.Raft.Term()
 	leader, _ := w.cfg.Raft.Leader()
 	if leader != s.ID {
 		w.cfg.Logger.Debug("a watched server's connection ended; it does not lead", "watched", s.ID, "leader", leader)
@@ -170,13 +173,13 @@ func (w *Watch) ended(ctx context.Context, s Server) {
 		return
 	}
 	w.mu.Lock()
-	// Another leader than last time means that there was an election in
-	// between that somebody won; only fruitless ones are held back.
-	if w.lastDead == s.ID && time.Since(w.lastElec) < electionEvery {
+	// A leader of a later term than last time means that somebody has won an
+	// election in between; only fruitless ones are held back.
+	if w.lastTerm == term && time.Since(w.lastElec) < electionEvery {
 		w.mu.Unlock()
 		return
 	}
-	w.lastElec, w.lastDead = time.Now(), s.ID
+	w.lastElec, w.lastTerm = time.Now(), term
 	w.started++
 	w.mu.Unlock()
 	w.cfg.Logger.Info("the leader's process is gone, starting an election", "leader", s.ID)

@@ -37,7 +37,7 @@ type Replica struct {
 	cfg       Config
 	id        raft.ServerID
 	raft      *raft.Raft
-	transport *raft.NetworkTransport
+	transport transport
 	log       *raftboltdb.BoltStore
 	tracked   *trackedLog
 	adapter   *adapter
@@ -135,10 +135,10 @@ func start(cfg Config, id raft.ServerID, dir string, store *raftboltdb.BoltStore
 		stop:       make(chan struct{}),
 	}
 	r.adapter = &adapter{machine: cfg.Machine, applied: new(waitList), fatal: r.fail}
-	r.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	r.transport = transport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: cfg.Stream, MaxPool: transportPool, MaxRPCsInFlight: 1, Timeout: transportTimeout,
 		MsgpackUseNewTimeFormat: true, Logger: newHCLog(cfg.Logger.With("component", "raft-transport")),
-	})
+	})}
 	r.tracked = &trackedLog{LogStore: cached}
 	r.raft, err = raft.NewRaft(cfg.raftConfig(id, r.notify), r.adapter, r.tracked, store, snaps, r.transport)
 	if err != nil {

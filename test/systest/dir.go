@@ -12,8 +12,12 @@ var (
 	dirs   = map[testing.TB]string{} // guarded by dirsMu
 )
 
+// keepVariable makes directories stay whatever the outcome.
+const keepVariable = "TRIVET_KEEP"
+
 // Dir is the test's own directory, for logs, certificates and data. It stays
-// when the test fails. What is big belongs into t.TempDir, which never does.
+// when the test fails, or with TRIVET_KEEP=1. What is big belongs into
+// t.TempDir, which never does.
 func Dir(t testing.TB) string {
 	t.Helper()
 	dirsMu.Lock()
@@ -31,7 +35,7 @@ func Dir(t testing.TB) string {
 		dirsMu.Lock()
 		delete(dirs, t)
 		dirsMu.Unlock()
-		if t.Failed() {
+		if t.Failed() || os.Getenv(keepVariable) == "1" {
 			t.Logf("what the processes wrote is in %s", dir)
 			return
 		}

@@ -19,11 +19,7 @@ import (
 	"trivet/internal/netns"
 )
 
-const (
-	// dir is where iproute2 looks for namespaces by name.
-	dir        = "/run/netns"
-	namePrefix = "trivet-"
-)
+const namePrefix = "trivet-"
 
 var (
 	// made numbers the namespaces of this process.
@@ -69,15 +65,14 @@ func New(t testing.TB) *Namespace {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := fmt.Sprintf("%s%d-%d", namePrefix, os.Getpid(), made.Add(1))
-	ns := &Namespace{Name: name, Path: filepath.Join(dir, name), NS: h}
+	ns := &Namespace{Name: fmt.Sprintf("%s%d-%d", namePrefix, os.Getpid(), made.Add(1)), NS: h}
 	t.Cleanup(func() { ns.NS.Close() })
-	if err := h.WithFD(func(fd int) error { return bind(fd, ns.Path) }); err != nil {
-		t.Fatalf("name network namespace: %v", err)
+	if ns.Path, err = h.Bind(ns.Name); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unbind(ns.Path); err != nil {
-			t.Errorf("remove network namespace: %v", err)
+		if err := netns.Unbind(ns.Name); err != nil {
+			t.Error(err)
 		}
 	})
 	ns.open(t)
@@ -174,40 +169,18 @@ func (ns *Namespace) open(t testing.TB) {
 	t.Cleanup(ns.nl.Close)
 }
 
-// bind gives the namespace of fd a name.
-func bind(fd int, path string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path, nil, 0o444); err != nil {
-		return err
-	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), path, "", unix.MS_BIND, ""); err != nil {
-		os.Remove(path)
-		return fmt.Errorf("bind %s: %w", path, err)
-	}
-	return nil
-}
-
-func unbind(path string) error {
-	err := unix.Unmount(path, unix.MNT_DETACH)
-	if errors.Is(err, unix.EINVAL) {
-		err = nil // killed between creating the file and binding it
-	}
-	return errors.Join(err, os.Remove(path))
-}
-
-// reap removes the names that dead test processes left.
+// reap removes the names that dead test processes left, this one's predecessor
+// of the same id included.
 func reap() {
-	paths, err := filepath.Glob(filepath.Join(dir, namePrefix+"*-*"))
+	paths, err := filepath.Glob(filepath.Join(netns.NamesDir, namePrefix+"*-*"))
 	if err != nil {
 		return
 	}
 	for _, path := range paths {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), namePrefix), "-")
-		if n, err := strconv.Atoi(pid); err == nil && errors.Is(unix.Kill(n, 0), unix.ESRCH) {
+		if n, err := strconv.Atoi(pid); err == nil && (n == os.Getpid() || errors.Is(unix.Kill(n, 0), unix.ESRCH)) {
 			// Another process may have been quicker.
-			_ = unbind(path)
+			_ = netns.Unbind(filepath.Base(path))
 		}
 	}
 }

@@ -72,6 +72,23 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
+// TestNamesAreInASharedMount: otherwise the first `ip netns add` of anybody
+// would put a mount over the names, and nobody could remove them.
+func TestNamesAreInASharedMount(t *testing.T) {
+	netnstest.Require(t)
+	netnstest.New(t)
+	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); f[4] == netns.NamesDir && strings.Contains(line, " shared:") {
+			return
+		}
+	}
+	t.Errorf("no shared mount at %s:\n%s", netns.NamesDir, mounts)
+}
+
 // TestNamesOfDeadProcessesAreReaped leaves a name behind as a killed process
 // would and has a new process make a namespace.
 func TestNamesOfDeadProcessesAreReaped(t *testing.T) {
