@@ -22,6 +22,9 @@ const (
 	// outageNotice is how long a reconnect may take before the user is told
 	// that no server can be reached, and why.
 	outageNotice = 2 * time.Second
+	// dialLinger is how long a stream of dial requests may go on when its link
+	// is left.
+	dialLinger = 250 * time.Millisecond
 )
 
 // run keeps the session attached to the pool's current server until ctx ends.
@@ -101,11 +104,16 @@ func (s *Session) resume(ctx context.Context) error {
 // attach holds the session's streams on one link, until the first of them ends
 // or the link is retired. It returns why.
 func (s *Session) attach(ctx context.Context, link *Link) error {
+	// A server on its way out passes on what it was asked to before it ends the
+	// stream of dial requests; somebody's connection hangs on each.
+	dialCtx, endDial := context.WithCancel(ctx)
+	defer endDial()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var streams sync.WaitGroup
 	for _, part := range []func(context.Context, *Link) error{
-		s.watchIntercepts, s.watchDial, s.remain, s.restore,
+		s.watchIntercepts, s.remain, s.restore,
+		func(_ context.Context, link *Link) error { return s.watchDial(dialCtx, link) },
 	} {
 		streams.Go(func() {
 			if err := part(ctx, link); err != nil {
@@ -118,7 +126,9 @@ func (s *Session) attach(ctx context.Context, link *Link) error {
 	case <-link.Retired():
 		cancel(link.Cause())
 	}
+	linger := time.AfterFunc(dialLinger, endDial)
 	streams.Wait()
+	linger.Stop()
 	// Why the link went says more than how its streams noticed.
 	if cause := link.Cause(); cause != nil {
 		return cause

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"trivet/internal/errs"
 	"trivet/proto/telepresence/manager"
@@ -146,7 +147,7 @@ func (d *dials) serve(job dialJob) {
 	streamCtx, cancel := context.WithCancel(context.WithoutCancel(d.ctx))
 	defer cancel()
 	unhook := context.AfterFunc(d.ctx, cancel)
-	stream, conn, it := d.connect(streamCtx, cancel, job)
+	stream, conn, it := d.connect(streamCtx, job)
 	unhook()
 	d.release(job.id)
 	<-d.slots
@@ -175,10 +176,8 @@ func (d *dials) serve(job dialJob) {
 
 // connect opens the tunnel and dials the local process. Without a connection
 // it has told the other end so.
-func (d *dials) connect(
-	ctx context.Context, cancel context.CancelFunc, job dialJob,
-) (*tunnel.ClientStream, net.Conn, *Intercept) {
-	stream, err := d.openTunnel(ctx, cancel, job)
+func (d *dials) connect(ctx context.Context, job dialJob) (*tunnel.ClientStream, net.Conn, *Intercept) {
+	stream, err := d.openTunnel(ctx, job)
 	if err != nil {
 		// The other end has given up, or the link is gone.
 		d.lost.Add(1)
@@ -217,18 +216,41 @@ func (d *dials) connect(
 	return nil, nil, nil
 }
 
-func (d *dials) openTunnel(ctx context.Context, cancel context.CancelFunc, job dialJob) (*tunnel.ClientStream, error) {
-	raw, err := managersvc.NewManagerClient(job.link).Tunnel(ctx, grpc.ForceCodecV2(tunnel.Codec{}))
-	if err != nil {
-		return nil, err
-	}
-	stream := tunnel.NewClientStream(raw, cancel)
+// openTunnel opens the tunnel through the server that asked for it or, when
+// that server is on its way out or gone, through another one: the servers find
+// each other's ends.
+func (d *dials) openTunnel(ctx context.Context, job dialJob) (*tunnel.ClientStream, error) {
 	openCtx, done := context.WithTimeout(ctx, job.latency+job.timeout)
 	defer done()
-	_, err = tunnel.Open(openCtx, stream, tunnel.StreamInfo{
+	link := job.link
+	var pause backoff
+	for {
+		stream, err := d.openOn(ctx, openCtx, link, job)
+		if err == nil || errs.Code(err) != codes.Unavailable || !pause.wait(openCtx) {
+			return stream, err
+		}
+		if link, err = d.s.pool.Await(openCtx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// openOn makes one attempt; openCtx bounds it, ctx is the stream's.
+func (d *dials) openOn(ctx, openCtx context.Context, link *Link, job dialJob) (*tunnel.ClientStream, error) {
+	ctx, abort := context.WithCancel(ctx)
+	raw, err := managersvc.NewManagerClient(link).Tunnel(ctx, grpc.ForceCodecV2(tunnel.Codec{}))
+	if err != nil {
+		abort()
+		return nil, err
+	}
+	stream := tunnel.NewClientStream(raw, abort)
+	if _, err := tunnel.Open(openCtx, stream, tunnel.StreamInfo{
 		RoundtripLatency: job.latency, DialTimeout: job.timeout, ConnID: job.id, SessionID: d.s.ID(),
-	}, "")
-	return stream, err
+	}, ""); err != nil {
+		abort()
+		return nil, err
+	}
+	return stream, nil
 }
 
 // reject says DialReject and waits, for a moment, until it has got through:

@@ -87,6 +87,8 @@ func (s *Server) bootstrap(names []string) bool {
 	for _, m := range met {
 		if m.GetHasState() && m.GetId() != s.replica.ID() {
 			s.hasState.Store(true)
+			s.log.Warn("the cluster exists already; this server waits for its leader. If its data directory was lost, "+
+				"it stays out until an operator replaces the server that it was", "id", s.replica.ID(), "met", m.GetName())
 			return false
 		}
 		servers = append(servers, raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(m.GetId()), Address: raft.ServerAddress(m.GetAddress())})
@@ -98,5 +100,11 @@ func (s *Server) bootstrap(names []string) bool {
 	}
 	s.hasState.Store(true)
 	s.log.Info("bootstrapped", "servers", len(servers))
+	if string(servers[0].ID) == s.replica.ID() {
+		// A new cluster has no leader whose silence would have to be waited for.
+		if err := s.replica.ElectNow(); err != nil {
+			s.log.Warn("the first election was left to the timeout", "err", err)
+		}
+	}
 	return true
 }

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"trivet/actors"
+	"trivet/cluster"
 	"trivet/cluster/clustertest"
 	"trivet/internal/errs"
 	"trivet/internal/pki"
@@ -36,8 +38,20 @@ type fleet struct {
 
 const podUID = "pod-uid-1"
 
-func newFleet(t *testing.T, servers int) *fleet {
-	f := &fleet{Cluster: clustertest.Start(t, servers, nil), t: t, ctx: testContext(t), orders: make(chan *nodev1.NodeOrders, 64)}
+// shortLimits makes the leader's times short enough for tests to see them pass.
+func shortLimits(c *cluster.Config) {
+	l := actors.DefaultLimits()
+	l.AgentPeriod, l.OlderAgentPeriod, l.EndedAgentPeriod = 60*time.Second, 2*time.Second, 2*time.Second
+	l.OwnerGrace, l.FailoverGrace, l.Tick = 300*time.Millisecond, 600*time.Millisecond, 50*time.Millisecond
+	c.Limits = l
+}
+
+func newFleet(t *testing.T, servers int, tune ...func(*cluster.Config)) *fleet {
+	f := &fleet{Cluster: clustertest.Start(t, servers, func(c *cluster.Config) {
+		for _, f := range tune {
+			f(c)
+		}
+	}), t: t, ctx: testContext(t), orders: make(chan *nodev1.NodeOrders, 64)}
 	stream, err := nodesvc.NewNodeControlClient(f.Conn(f.Servers[0], pki.RoleNode, "node-1")).Sync(f.ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +242,7 @@ func TestInterceptLife(t *testing.T) {
 // TestOwnerGoesAwayAndComesBack: the record stays, the agents stop seeing it,
 // and it is approved again.
 func TestOwnerGoesAwayAndComesBack(t *testing.T) {
-	f := newFleet(t, 1)
+	f := newFleet(t, 1, shortLimits)
 	alice, node := f.manager(0, pki.RoleClient, "alice"), f.manager(0, pki.RoleNode, "node-1")
 	op := operatorsvc.NewOperatorClient(f.Conn(f.Servers[0], pki.RoleOperator, "op"))
 	sess := f.arriveClient(alice, "alice")

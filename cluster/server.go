@@ -141,6 +141,7 @@ func (s *Server) start(ln net.Listener) error {
 	s.engine = engine.New(engine.Config{Replica: s.replica, Peers: s.pool, Machine: s.machine, BootID: s.bootID, Logger: s.log})
 	s.exchange = exchange.New(exchange.Config{
 		Self: s.replica.ID(), Registry: s.registry, View: s.view, Peers: exchange.WirePeers{Directory: s.dir}, Logger: s.log,
+		Stopping: s.stopping,
 	})
 	s.follower = peers.NewFollower(s.pool, s.view, s.log)
 	s.watch = deathwatch.New(deathwatch.Config{

@@ -48,16 +48,27 @@ func NewRegistry() *Registry {
 	return &Registry{sessions: make(map[string]*entry), subs: make(map[*Subscription]struct{})}
 }
 
-// Dialer is one open dial stream.
+// Dialer is one open dial stream. Most of them have nothing to send most of
+// the time, so an empty queue takes no memory.
 type Dialer struct {
-	reg      *Registry
-	session  string
-	requests chan *manager.DialRequest
-	once     sync.Once
+	reg     *Registry
+	session string
+	ready   chan struct{}
+	queue   []*manager.DialRequest // guarded by reg.mu
+	once    sync.Once
 }
 
-// Requests delivers what the stream has to send.
-func (d *Dialer) Requests() <-chan *manager.DialRequest { return d.requests }
+// Ready delivers when there is something to Take.
+func (d *Dialer) Ready() <-chan struct{} { return d.ready }
+
+// Take returns what the stream has to send, oldest first.
+func (d *Dialer) Take() []*manager.DialRequest {
+	d.reg.mu.Lock()
+	defer d.reg.mu.Unlock()
+	out := d.queue
+	d.queue = nil
+	return out
+}
 
 // Close removes the stream; endedByPeer says that the peer, not this server,
 // ended it. Further calls do nothing.
@@ -77,7 +88,7 @@ func (d *Dialer) Close(endedByPeer bool) {
 
 // OpenDial registers a dial stream of a session. The caller must Close it.
 func (r *Registry) OpenDial(session string) *Dialer {
-	d := &Dialer{reg: r, session: session, requests: make(chan *manager.DialRequest, dialQueue)}
+	d := &Dialer{reg: r, session: session, ready: make(chan struct{}, 1)}
 	r.change(session, func(e *entry) { e.dials = append(e.dials, d) })
 	return d
 }
@@ -106,13 +117,17 @@ func (r *Registry) Offer(session string, req *manager.DialRequest) error {
 	if e == nil || len(e.dials) == 0 {
 		return ErrNotAttached
 	}
-	select {
-	case e.dials[len(e.dials)-1].requests <- req:
-		return nil
-	default:
+	d := e.dials[len(e.dials)-1]
+	if len(d.queue) >= dialQueue {
 		r.refused.Add(1)
 		return ErrQueueFull
 	}
+	d.queue = append(d.queue, req)
+	select {
+	case d.ready <- struct{}{}:
+	default:
+	}
+	return nil
 }
 
 // Refused counts dial requests that found a full queue.

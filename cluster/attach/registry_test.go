@@ -124,6 +124,21 @@ func TestSubscriptionEndsWithItsContextAndAfterClose(t *testing.T) {
 	}
 }
 
+// request waits for the next dial request of a stream that has one at most.
+func request(t *testing.T, d *Dialer) *manager.DialRequest {
+	t.Helper()
+	select {
+	case <-d.Ready():
+	case <-testContext(t).Done():
+		t.Fatal("there is no dial request")
+	}
+	got := d.Take()
+	if len(got) != 1 {
+		t.Fatalf("%d dial requests, want 1", len(got))
+	}
+	return got[0]
+}
+
 func TestOffersGoToTheNewestDialStream(t *testing.T) {
 	r := NewRegistry()
 	if err := r.Offer("a", nil); !errors.Is(err, ErrNotAttached) {
@@ -143,11 +158,11 @@ func TestOffersGoToTheNewestDialStream(t *testing.T) {
 		}
 		return req
 	}
-	if want, got := offer("1"), <-newer.Requests(); got != want {
+	if want, got := offer("1"), request(t, newer); got != want {
 		t.Errorf("the newer stream got %v, want %v", got, want)
 	}
 	newer.Close(true)
-	if want, got := offer("2"), <-old.Requests(); got != want {
+	if want, got := offer("2"), request(t, old); got != want {
 		t.Errorf("the older stream got %v, want %v once it is the only one", got, want)
 	}
 	old.Close(true)
@@ -175,11 +190,16 @@ func TestFullQueueRefusesAndCounts(t *testing.T) {
 	if err := r.Offer("b", new(manager.DialRequest)); err != nil {
 		t.Error(err)
 	}
-	for i := range dialQueue {
-		if got := string((<-d.Requests()).GetConnId()); got != fmt.Sprint(i) {
+	<-d.Ready()
+	for i, req := range d.Take() {
+		if got := string(req.GetConnId()); got != fmt.Sprint(i) {
 			t.Fatalf("request %d is %s: out of order", i, got)
 		}
 	}
+	if err := r.Offer("a", new(manager.DialRequest)); err != nil {
+		t.Errorf("after the queue drained: %v", err)
+	}
+	request(t, d)
 }
 
 func TestConcurrentUse(t *testing.T) {

@@ -18,7 +18,12 @@ import (
 	"trivet/proto/trivet/peer/v1/peersvc"
 )
 
-const digestBytes = 16
+const (
+	digestBytes = 16
+	// showWrite is how long an applied write may take to show in the local
+	// state before its caller is told so.
+	showWrite = 5 * time.Second
+)
 
 // Request numbers a command that its own sender keeps repeating.
 type Request struct {
@@ -86,7 +91,9 @@ func (e *Engine) apply(ctx context.Context, cmds []*commandv1.Command) ([]*comma
 		return nil, transportError(err)
 	}
 	last := results[len(results)-1].GetRevision()
-	if err := e.cfg.Replica.WaitRevision(ctx, last); err != nil {
+	wctx, cancel := context.WithTimeout(ctx, showWrite)
+	defer cancel()
+	if err := e.cfg.Replica.WaitRevision(wctx, last); err != nil {
 		return nil, errs.New(codes.Unavailable, "BEHIND", "the write was applied as revision %d but this server did not get to it: %w", last, err).
 			WithHint("read from another server")
 	}

@@ -53,6 +53,8 @@ type Config struct {
 	View     *attach.View
 	Peers    Peers
 	Logger   *slog.Logger
+	// Stopping is closed when this server is on its way out; nil means never.
+	Stopping <-chan struct{}
 }
 
 // Exchange pairs tunnel ends. All methods may be called from any goroutine.
@@ -206,14 +208,24 @@ func (x *Exchange) dial(ctx context.Context, k key, w *waiter, info tunnel.Strea
 				wg.Go(next)
 			}
 		case <-ctx.Done():
-			// The arrival may have come in the same instant.
-			select {
-			case a := <-w.arrivals:
-				return a, nil
-			default:
-			}
-			return nil, x.dialError(ctx, k, delivered, limit)
+			return w.orElse(x.dialError(ctx, k, delivered, limit))
+		case <-x.cfg.Stopping:
+			// The other end could not get here any more. Nothing has been read
+			// from the visitor yet, so the peer can begin again elsewhere.
+			return w.orElse(errs.New(codes.Unavailable, "SERVER_STOPPING", "this server is shutting down").
+				WithHint("ask another server"))
 		}
+	}
+}
+
+// orElse returns the arrival if it has come in the same instant as the end of
+// the wait.
+func (w *waiter) orElse(err error) (*arrival, error) {
+	select {
+	case a := <-w.arrivals:
+		return a, nil
+	default:
+		return nil, err
 	}
 }
 

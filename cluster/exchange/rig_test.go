@@ -85,6 +85,21 @@ func (r *rig) attachHere() *attach.Dialer {
 	return d
 }
 
+// take waits for the next dial request of a stream.
+func take(t *testing.T, d *attach.Dialer) *manager.DialRequest {
+	t.Helper()
+	select {
+	case <-d.Ready():
+	case <-t.Context().Done():
+		t.Fatal("there is no dial request")
+	}
+	got := d.Take()
+	if len(got) != 1 {
+		t.Fatalf("%d dial requests, want 1", len(got))
+	}
+	return got[0]
+}
+
 // end is a peer's end of a stream whose other end a handler has. As with gRPC,
 // the stream is over when the handler returns.
 type end struct {

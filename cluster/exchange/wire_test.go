@@ -139,7 +139,7 @@ func join(t *testing.T, ctx context.Context, agentAt, clientAt *site, port uint1
 	if _, err := tunnel.Open(ctx, agent, tunnel.StreamInfo{ConnID: connID(t, port), SessionID: "agent", DialTimeout: 10 * time.Second}, client); err != nil {
 		t.Fatal(err)
 	}
-	req := <-d.Requests()
+	req := take(t, d)
 	id, err := tunnel.ParseConnID(req.GetConnId())
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -217,8 +218,8 @@ func TestClosedPoolGivesNothing(t *testing.T) {
 func TestPoolRefusesWhoIsNoServer(t *testing.T) {
 	w := newWorld(t)
 	s := w.serve("127.0.0.1:0", "node-1", "b1", pki.RoleNode)
-	if err := hears(testContext(t), w.pool(), s.address); errs.Code(err) != codes.Unavailable {
-		t.Errorf("a node in a server's place: %v, want Unavailable", err)
+	if err := hears(testContext(t), w.pool(), s.address); err == nil || !strings.Contains(err.Error(), "role node") {
+		t.Errorf("a node in a server's place: %v, want an error about its role", err)
 	}
 }
 
@@ -342,15 +343,16 @@ func TestFollowerIgnoresWhoIsSomebodyElse(t *testing.T) {
 func TestManyAttachmentsTakeManyMessages(t *testing.T) {
 	w := newWorld(t)
 	s := w.serve("127.0.0.1:0", "s1", "b1", pki.RoleServer)
-	const n = 100_000
+	const n = 50_000
+	name := func(i int) string { return fmt.Sprintf("%0100d", i) }
 	for i := range n {
-		s.registry.OpenDial(fmt.Sprintf("agent:00000000-0000-4000-8000-%012d", i))
+		s.registry.OpenDial(name(i))
 	}
 	f := w.follow()
 	f.Reconcile(f.ctx, []peers.Target{{ID: "s1", Address: s.address}})
 	eventually(t, "all are known", func() bool {
-		for i := range n {
-			if len(f.view.DialServers(fmt.Sprintf("agent:00000000-0000-4000-8000-%012d", i))) == 0 {
+		for i := 0; i < n; i += 100 {
+			if len(f.view.DialServers(name(i))) == 0 {
 				return false
 			}
 		}

@@ -17,7 +17,11 @@ import (
 const (
 	baseHeartbeat = 500 * time.Millisecond
 	baseLease     = 250 * time.Millisecond
-	commitTimeout = 50 * time.Millisecond
+	// commitTimeout is how soon followers are told that an entry is committed
+	// when no other entry follows. A write through a follower and every watch on
+	// one wait for that: measured on three servers, 10 ms per write instead of
+	// 100 with 50 ms here, for 2 % of a core more when idle.
+	commitTimeout = 5 * time.Millisecond
 )
 
 // Bounds of the proposer.

@@ -135,8 +135,9 @@ func start(cfg Config, id raft.ServerID, dir string, store *raftboltdb.BoltStore
 		stop:       make(chan struct{}),
 	}
 	r.adapter = &adapter{machine: cfg.Machine, applied: new(waitList), fatal: r.fail}
+	book := new(addressBook)
 	r.transport = transport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: cfg.Stream, MaxPool: transportPool, MaxRPCsInFlight: 1, Timeout: transportTimeout,
+		Stream: addressed{cfg.Stream, id}, ServerAddressProvider: book, MaxPool: transportPool, MaxRPCsInFlight: 1, Timeout: transportTimeout,
 		MsgpackUseNewTimeFormat: true, Logger: newHCLog(cfg.Logger.With("component", "raft-transport")),
 	})}
 	r.tracked = &trackedLog{LogStore: cached}
@@ -144,6 +145,7 @@ func start(cfg Config, id raft.ServerID, dir string, store *raftboltdb.BoltStore
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start Raft: %w", err), r.transport.Close())
 	}
+	book.raft.Store(r.raft)
 	r.proposer = newProposer(r.raft, r.clock)
 	r.verifier = newVerifier(r.raft)
 	r.wg.Add(1)

@@ -2,8 +2,8 @@ package replica
 
 import (
 	"errors"
-	"io"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -45,10 +45,18 @@ func (t transport) TimeoutNow(
 	})
 }
 
+// againWithin is how soon a call has to have failed to be made again: a dead
+// connection says so at once. Whoever is slow has had the chance of an election.
+const againWithin = 500 * time.Millisecond
+
 // again calls until the connection that was taken is one of a living peer:
 // those kept may all be dead, the one after them is new. All of what is called
 // so may arrive twice: the same candidate gets the same answer in a term.
+//
+// What ended the call cannot be told from its error, whose cause Raft's decoder
+// hides; only that nobody listens can.
 func again[R any](resp *R, call func(*R) error) error {
+	began := time.Now()
 	var err error
 	for range transportPool + 1 {
 		var r R
@@ -56,16 +64,9 @@ func again[R any](resp *R, call func(*R) error) error {
 			*resp = r
 			return nil
 		}
-		if !ended(err) {
+		if errors.Is(err, syscall.ECONNREFUSED) || time.Since(began) > againWithin {
 			break
 		}
 	}
 	return err
-}
-
-// ended tells whether the peer ended the connection, as opposed to a peer that
-// does not answer, cannot be reached or refuses.
-func ended(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -69,7 +69,7 @@ type proof struct {
 func (p *proof) round(t *testing.T, n int) {
 	c := p.c
 	leader, attach := n/3%3, n%3
-	p.lead(t, leader)
+	c.Lead(t, leader)
 	i := c.Intercept(t, systest.Create{Name: "main", Local: p.local.Port, Attach: attach})
 	if got := i.Await(t, settle, "connected", 0).Address; got != c.Dev.Addresses[attach] {
 		t.Fatalf("the client is attached to %s, want %s", got, c.Dev.Addresses[attach])
@@ -112,19 +112,6 @@ func (p *proof) round(t *testing.T, n int) {
 	t.Logf("killed %s, client on %s: first write after %s, first connection after %s; %s; equal at revision %d",
 		c.Dev.Servers[leader].Name, c.Dev.Servers[attach].Name, ms(acked.Sub(killed)), ms(first.Sub(killed)), between, revision)
 	i.Interrupt(t)
-}
-
-// lead makes a server the leader.
-func (p *proof) lead(t *testing.T, server int) {
-	t.Helper()
-	systest.Eventually(t, settle, "the server leads", func() error {
-		leader := p.c.Leader(t)
-		if leader == server {
-			return nil
-		}
-		r := p.c.Trivet(t, systest.OperatorContext, "operator", "raft", "transfer-leadership", "--to", p.c.Dev.Servers[server].Name)
-		return fmt.Errorf("%s led; transfer: exit %d, %s", p.c.Dev.Servers[leader].Name, r.Code, r.Err)
-	})
 }
 
 // agreed wants every server that runs, each asked by itself, to show the same
@@ -197,8 +184,8 @@ func meanwhile(visits []systest.Visit, killed, acked time.Time) (text string, fi
 			first = v.End
 		}
 	}
-	return fmt.Sprintf("%d of %d connections open at the kill and %d of %d that came before the write were lost",
-		lost, open, refused, came), first
+	return fmt.Sprintf("%d of %d connections open at the kill and %d of %d that came before the write were lost, the longest answer took %s",
+		lost, open, refused, came, ms(systest.Longest(visits))), first
 }
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }

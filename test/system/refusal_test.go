@@ -45,7 +45,8 @@ func TestBadInput(t *testing.T) {
 		},
 		{"expired certificate", "expired", create(), render.ExitDenied, "expired at", "trivet login"},
 		{
-			"client's certificate for an operator's rpc", systest.ClientContext, []string{"session", "list"},
+			"client's certificate for an operator's rpc", systest.ClientContext,
+			[]string{"session", "list"},
 			render.ExitDenied, "role client may not call", "roles [operator viewer]",
 		},
 		{

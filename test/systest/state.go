@@ -2,6 +2,7 @@ package systest
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -58,8 +59,12 @@ func (c *Cluster) SessionIDs(t testing.TB, server int) []string {
 	return out
 }
 
-// sameStateTimeout is how long servers may take to come to one revision.
-const sameStateTimeout = 20 * time.Second
+const (
+	// sameStateTimeout is how long servers may take to come to one revision.
+	sameStateTimeout = 20 * time.Second
+	// leadTimeout is how long it may take until a given server leads.
+	leadTimeout = 30 * time.Second
+)
 
 // WantSameState ends the test unless all running servers come to hold the same
 // state.
@@ -80,6 +85,19 @@ func (c *Cluster) Leader(t testing.TB) int {
 		t.Fatal(err)
 	}
 	return leader
+}
+
+// Lead makes a server the leader, as an operator would.
+func (c *Cluster) Lead(t testing.TB, server int) {
+	t.Helper()
+	Eventually(t, leadTimeout, "the server leads", func() error {
+		leader := c.Leader(t)
+		if leader == server {
+			return nil
+		}
+		r := c.Trivet(t, OperatorContext, "operator", "raft", "transfer-leadership", "--to", c.Dev.Servers[server].Name)
+		return fmt.Errorf("%s led; transfer: exit %d, %s", c.Dev.Servers[leader].Name, r.Code, r.Err)
+	})
 }
 
 // Running are the places of the servers that run.

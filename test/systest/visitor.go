@@ -210,3 +210,12 @@ func After(visits []Visit, at time.Time) []Visit {
 	}
 	return out
 }
+
+// Longest is the time of the visit that took the longest.
+func Longest(visits []Visit) time.Duration {
+	var longest time.Duration
+	for _, v := range visits {
+		longest = max(longest, v.Took())
+	}
+	return longest
+}

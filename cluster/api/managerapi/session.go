@@ -94,7 +94,14 @@ func (s *Service) mayBeAgent(ctx context.Context, info *manager.AgentInfo) error
 func (s *Service) reported(workload func(ns, name string) (*commandv1.WorkloadRow, bool), node string, info *manager.AgentInfo) bool {
 	row, ok := workload(info.GetNamespace(), info.GetName())
 	return ok && slices.ContainsFunc(row.GetPods(), func(p *commandv1.Pod) bool {
-		return p.GetNode() == node && p.GetUid() == info.GetPodUid()
+		if p.GetNode() != node {
+			return false
+		}
+		// Older agents do not know their pod's uid.
+		if info.GetPodUid() == "" {
+			return p.GetName() == info.GetPodName()
+		}
+		return p.GetUid() == info.GetPodUid()
 	})
 }
 

@@ -36,11 +36,19 @@ func (s *Service) WatchDial(info *manager.SessionInfo, stream grpc.ServerStreami
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
+	pass := func() error {
+		for _, req := range d.Take() {
+			if err := stream.Send(req); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	cur := s.cfg.Core.WatchFrom(s.cfg.Core.Root())
 	for {
 		select {
-		case req := <-d.Requests():
-			if err := stream.Send(req); err != nil {
+		case <-d.Ready():
+			if err := pass(); err != nil {
 				return err
 			}
 		case <-cur.Wait():
@@ -50,6 +58,12 @@ func (s *Service) WatchDial(info *manager.SessionInfo, stream grpc.ServerStreami
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.cfg.Stopping:
+			// Who asks from now on is told to ask elsewhere; what was taken in
+			// before that is passed on.
+			d.Close(false)
+			if err := pass(); err != nil {
+				return err
+			}
 			return errStopping()
 		}
 	}
