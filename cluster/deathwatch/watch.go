@@ -6,9 +6,10 @@
 // socket lives exactly as long as it. A hang, a partition or a lost packet
 // does not look like that; those are left to Raft's timeouts.
 //
-// The election skips the pre-vote, so three things keep it from doing harm:
-// the refused redial, the rank (one survivor goes first, the next waits), and
-// a limit of one election per second and term.
+// The election skips the pre-vote, so four things keep it from doing harm: the
+// refused redial, the rank (one survivor goes first, the next waits), that who
+// has voted for the first one stands back, and a limit of one election per
+// second and term.
 package deathwatch
 
 import (
@@ -45,6 +46,8 @@ type Raft interface {
 	Leader() (id, address string)
 	// Term is the current term.
 	Term() uint64
+	// VoteTerm is the term in which this server last gave its vote.
+	VoteTerm() uint64
 	// ElectNow starts an election.
 	ElectNow() error
 }
@@ -170,6 +173,12 @@ func (w *Watch) ended(ctx context.Context, s Server) {
 		}
 	}
 	if id, _ := w.cfg.Raft.Leader(); id != s.ID && id != "" {
+		return
+	}
+	// An election that would take the vote of this one back would undo the
+	// victory of whoever was quicker, on slow disks regularly.
+	if now := w.cfg.Raft.Term(); now != term && w.cfg.Raft.VoteTerm() == now {
+		w.cfg.Logger.Debug("the leader's process is gone, another server has this one's vote already", "leader", s.ID, "term", now)
 		return
 	}
 	w.mu.Lock()

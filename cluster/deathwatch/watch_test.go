@@ -23,6 +23,7 @@ type rig struct {
 	mu     sync.Mutex
 	leader string
 	term   uint64
+	vote   uint64
 	alive  map[string]bool
 	conns  map[string][]net.Conn
 	dials  map[string]int
@@ -76,6 +77,12 @@ func (r *rig) Term() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.term
+}
+
+func (r *rig) VoteTerm() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.vote
 }
 
 func (r *rig) ElectNow() error {
@@ -154,6 +161,32 @@ func TestNextInRankStandsBackForANewLeader(t *testing.T) {
 			t.Errorf("%d elections against the new leader", n)
 		}
 	})
+}
+
+func TestNextInRankStandsBackForWhomItVoted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		vote uint64
+		want int
+	}{
+		"voted": {vote: 2}, "refused its vote": {vote: 1, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, "c", func(t *testing.T, r *rig) {
+				r.mu.Lock()
+				r.term, r.vote = 1, 1
+				r.mu.Unlock()
+				r.kill("addr-a")
+				time.Sleep(rankDelay / 2)
+				r.mu.Lock()
+				r.term, r.vote = 2, tc.vote
+				r.mu.Unlock()
+				time.Sleep(time.Second)
+				if n := r.elected(); n != tc.want {
+					t.Errorf("%d elections, want %d", n, tc.want)
+				}
+			})
+		})
+	}
 }
 
 func TestNextInRankGoesOnWhenNobodyWon(t *testing.T) {
@@ -334,6 +367,7 @@ type electing chan struct{}
 
 func (electing) Leader() (id, address string) { return "a", "" }
 func (electing) Term() uint64                 { return 1 }
+func (electing) VoteTerm() uint64             { return 1 }
 func (e electing) ElectNow() error            { e <- struct{}{}; return nil }
 
 // TestPortThatClosesLate: a process that is killed closes its descriptors one

@@ -115,4 +115,6 @@ func (b *addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 
 // EncodePeer implements raft.Transport: what peers are told as a server's
 // address is the address alone.
-func (t transport) EncodePeer(_ raft.ServerID, address raft.ServerAddress) []byte { return []byte(address) }
+func (t transport) EncodePeer(_ raft.ServerID, address raft.ServerAddress) []byte {
+	return []byte(address)
+}
