@@ -46,7 +46,8 @@ type Raft interface {
 	Leader() (id, address string)
 	// Term is the current term.
 	Term() uint64
-	// VoteTerm is the term in which this server last gave its vote.
+	// VoteTerm is the term in which this server last gave its vote; one that is
+	// being given is waited for.
 	VoteTerm() uint64
 	// ElectNow starts an election.
 	ElectNow() error
@@ -177,8 +178,8 @@ func (w *Watch) ended(ctx context.Context, s Server) {
 	}
 	// An election that would take the vote of this one back would undo the
 	// victory of whoever was quicker, on slow disks regularly.
-	if now := w.cfg.Raft.Term(); now != term && w.cfg.Raft.VoteTerm() == now {
-		w.cfg.Logger.Debug("the leader's process is gone, another server has this one's vote already", "leader", s.ID, "term", now)
+	if vote := w.cfg.Raft.VoteTerm(); vote > term {
+		w.cfg.Logger.Debug("the leader's process is gone, another server has this one's vote already", "leader", s.ID, "term", vote)
 		return
 	}
 	w.mu.Lock()

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"trivet/client"
+	"trivet/internal/errs"
 	operatorv1 "trivet/proto/trivet/operator/v1"
 	"trivet/proto/trivet/operator/v1/operatorsvc"
 )
@@ -60,6 +63,9 @@ func (o *Operators) Leader(ctx context.Context) (int, error) {
 				continue
 			}
 			st, err := o.Clients[i].Status(ctx, &operatorv1.StatusRequest{})
+			if errs.Code(err) == codes.Unavailable {
+				continue // it is back, but the connection to it is not
+			}
 			if err != nil {
 				return 0, fmt.Errorf("ask %s who leads: %w", p.Name, err)
 			}
@@ -153,6 +159,9 @@ func (o *Operators) digests(ctx context.Context) (same bool, revision uint64, er
 			continue
 		}
 		got, err := op.Digest(ctx, &operatorv1.DigestRequest{})
+		if errs.Code(err) == codes.Unavailable {
+			return false, 0, nil // it is back, but the connection to it is not
+		}
 		if err != nil {
 			return false, 0, fmt.Errorf("ask %s for its digest: %w", o.env.Servers[i].Name, err)
 		}
