@@ -138,7 +138,7 @@ func (s *Server) start(ln net.Listener) error {
 	s.hasState.Store(s.replica.HasState())
 	s.pool = peers.NewPool(dial)
 	s.dir = newDirectory(s.replica.ID(), s.pool)
-	s.engine = engine.New(engine.Config{Replica: s.replica, Peers: s.pool, Machine: s.machine, BootID: s.bootID, Logger: s.log})
+	s.engine = engine.New(engine.Config{Replica: gate{s.replica, s.machine}, Peers: s.pool, Machine: s.machine, BootID: s.bootID, Logger: s.log})
 	s.exchange = exchange.New(exchange.Config{
 		Self: s.replica.ID(), Registry: s.registry, View: s.view, Peers: exchange.WirePeers{Directory: s.dir}, Logger: s.log,
 		Stopping: s.stopping,

@@ -64,6 +64,8 @@ func stopLeader(t *testing.T, c *systest.Cluster, local *systest.Nginx, leader i
 	w := startWriter(c, (leader+1)%3)
 	defer w.stop()
 
+	// A busy machine may have cost it the lead meanwhile.
+	c.Lead(t, leader)
 	signalled := time.Now()
 	stopped := c.Dev.Servers[leader]
 	if err := stopped.Signal(syscall.SIGTERM); err != nil {
