@@ -26,77 +26,6 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Code of a result; numbers are those of gRPC so that handlers map by value.
-type Code int32
-
-const (
-	Code_CODE_OK                  Code = 0
-	Code_CODE_INVALID_ARGUMENT    Code = 3
-	Code_CODE_NOT_FOUND           Code = 5
-	Code_CODE_ALREADY_EXISTS      Code = 6
-	Code_CODE_PERMISSION_DENIED   Code = 7
-	Code_CODE_RESOURCE_EXHAUSTED  Code = 8
-	Code_CODE_FAILED_PRECONDITION Code = 9
-	Code_CODE_ABORTED             Code = 10
-	Code_CODE_UNIMPLEMENTED       Code = 12
-	Code_CODE_INTERNAL            Code = 13
-)
-
-// Enum value maps for Code.
-var (
-	Code_name = map[int32]string{
-		0:  "CODE_OK",
-		3:  "CODE_INVALID_ARGUMENT",
-		5:  "CODE_NOT_FOUND",
-		6:  "CODE_ALREADY_EXISTS",
-		7:  "CODE_PERMISSION_DENIED",
-		8:  "CODE_RESOURCE_EXHAUSTED",
-		9:  "CODE_FAILED_PRECONDITION",
-		10: "CODE_ABORTED",
-		12: "CODE_UNIMPLEMENTED",
-		13: "CODE_INTERNAL",
-	}
-	Code_value = map[string]int32{
-		"CODE_OK":                  0,
-		"CODE_INVALID_ARGUMENT":    3,
-		"CODE_NOT_FOUND":           5,
-		"CODE_ALREADY_EXISTS":      6,
-		"CODE_PERMISSION_DENIED":   7,
-		"CODE_RESOURCE_EXHAUSTED":  8,
-		"CODE_FAILED_PRECONDITION": 9,
-		"CODE_ABORTED":             10,
-		"CODE_UNIMPLEMENTED":       12,
-		"CODE_INTERNAL":            13,
-	}
-)
-
-func (x Code) Enum() *Code {
-	p := new(Code)
-	*p = x
-	return p
-}
-
-func (x Code) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (Code) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_command_v1_command_proto_enumTypes[0].Descriptor()
-}
-
-func (Code) Type() protoreflect.EnumType {
-	return &file_trivet_command_v1_command_proto_enumTypes[0]
-}
-
-func (x Code) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use Code.Descriptor instead.
-func (Code) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{0}
-}
-
 // Entry is the payload of one Raft log entry. Its commands are applied in
 // order and become visible to readers together.
 type Entry struct {
@@ -186,6 +115,13 @@ type Command struct {
 	//	*Command_ReportWorkloads
 	//	*Command_EnsureAgent
 	//	*Command_RemoveNode
+	//	*Command_RemoveServer
+	//	*Command_PutKey
+	//	*Command_DeleteKey
+	//	*Command_PutPolicy
+	//	*Command_DeletePolicy
+	//	*Command_SetLimits
+	//	*Command_RecordAudit
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -459,6 +395,69 @@ func (x *Command) GetRemoveNode() *RemoveNode {
 	return nil
 }
 
+func (x *Command) GetRemoveServer() *RemoveServer {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RemoveServer); ok {
+			return x.RemoveServer
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPutKey() *PutKey {
+	if x != nil {
+		if x, ok := x.Op.(*Command_PutKey); ok {
+			return x.PutKey
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteKey() *DeleteKey {
+	if x != nil {
+		if x, ok := x.Op.(*Command_DeleteKey); ok {
+			return x.DeleteKey
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPutPolicy() *PutPolicy {
+	if x != nil {
+		if x, ok := x.Op.(*Command_PutPolicy); ok {
+			return x.PutPolicy
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeletePolicy() *DeletePolicy {
+	if x != nil {
+		if x, ok := x.Op.(*Command_DeletePolicy); ok {
+			return x.DeletePolicy
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSetLimits() *SetLimits {
+	if x != nil {
+		if x, ok := x.Op.(*Command_SetLimits); ok {
+			return x.SetLimits
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRecordAudit() *RecordAudit {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RecordAudit); ok {
+			return x.RecordAudit
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -547,6 +546,34 @@ type Command_RemoveNode struct {
 	RemoveNode *RemoveNode `protobuf:"bytes,67,opt,name=remove_node,json=removeNode,proto3,oneof"`
 }
 
+type Command_RemoveServer struct {
+	RemoveServer *RemoveServer `protobuf:"bytes,80,opt,name=remove_server,json=removeServer,proto3,oneof"`
+}
+
+type Command_PutKey struct {
+	PutKey *PutKey `protobuf:"bytes,81,opt,name=put_key,json=putKey,proto3,oneof"`
+}
+
+type Command_DeleteKey struct {
+	DeleteKey *DeleteKey `protobuf:"bytes,82,opt,name=delete_key,json=deleteKey,proto3,oneof"`
+}
+
+type Command_PutPolicy struct {
+	PutPolicy *PutPolicy `protobuf:"bytes,83,opt,name=put_policy,json=putPolicy,proto3,oneof"`
+}
+
+type Command_DeletePolicy struct {
+	DeletePolicy *DeletePolicy `protobuf:"bytes,84,opt,name=delete_policy,json=deletePolicy,proto3,oneof"`
+}
+
+type Command_SetLimits struct {
+	SetLimits *SetLimits `protobuf:"bytes,85,opt,name=set_limits,json=setLimits,proto3,oneof"`
+}
+
+type Command_RecordAudit struct {
+	RecordAudit *RecordAudit `protobuf:"bytes,86,opt,name=record_audit,json=recordAudit,proto3,oneof"`
+}
+
 func (*Command_InitCluster) isCommand_Op() {}
 
 func (*Command_PutServer) isCommand_Op() {}
@@ -588,6 +615,20 @@ func (*Command_ReportWorkloads) isCommand_Op() {}
 func (*Command_EnsureAgent) isCommand_Op() {}
 
 func (*Command_RemoveNode) isCommand_Op() {}
+
+func (*Command_RemoveServer) isCommand_Op() {}
+
+func (*Command_PutKey) isCommand_Op() {}
+
+func (*Command_DeleteKey) isCommand_Op() {}
+
+func (*Command_PutPolicy) isCommand_Op() {}
+
+func (*Command_DeletePolicy) isCommand_Op() {}
+
+func (*Command_SetLimits) isCommand_Op() {}
+
+func (*Command_RecordAudit) isCommand_Op() {}
 
 // RequestId numbers the commands of one writer. The state machine keeps the
 // results of all numbers at or above `lowest` and answers a repetition with
@@ -1208,10 +1249,12 @@ type ArriveAgent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Info  *manager.AgentInfo     `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"`
 	// ReconnectAgent: restore under this id if absent.
-	SessionId     string `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	Compat        bool   `protobuf:"varint,3,opt,name=compat,proto3" json:"compat,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	SessionId string `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	Compat    bool   `protobuf:"varint,3,opt,name=compat,proto3" json:"compat,omitempty"`
+	// Sealed environments of the containers, whose own maps are empty then.
+	SealedEnvironments []byte `protobuf:"bytes,4,opt,name=sealed_environments,json=sealedEnvironments,proto3" json:"sealed_environments,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ArriveAgent) Reset() {
@@ -1263,6 +1306,13 @@ func (x *ArriveAgent) GetCompat() bool {
 		return x.Compat
 	}
 	return false
+}
+
+func (x *ArriveAgent) GetSealedEnvironments() []byte {
+	if x != nil {
+		return x.SealedEnvironments
+	}
+	return nil
 }
 
 type Depart struct {
@@ -1539,10 +1589,12 @@ func (x *RemoveIntercept) GetId() string {
 }
 
 type ReviewIntercept struct {
-	state         protoimpl.MessageState          `protogen:"open.v1"`
-	Review        *manager.ReviewInterceptRequest `protobuf:"bytes,1,opt,name=review,proto3" json:"review,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state  protoimpl.MessageState          `protogen:"open.v1"`
+	Review *manager.ReviewInterceptRequest `protobuf:"bytes,1,opt,name=review,proto3" json:"review,omitempty"`
+	// The sealed environment; the review's own map is empty then.
+	SealedEnvironment []byte `protobuf:"bytes,2,opt,name=sealed_environment,json=sealedEnvironment,proto3" json:"sealed_environment,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ReviewIntercept) Reset() {
@@ -1578,6 +1630,13 @@ func (*ReviewIntercept) Descriptor() ([]byte, []int) {
 func (x *ReviewIntercept) GetReview() *manager.ReviewInterceptRequest {
 	if x != nil {
 		return x.Review
+	}
+	return nil
+}
+
+func (x *ReviewIntercept) GetSealedEnvironment() []byte {
+	if x != nil {
+		return x.SealedEnvironment
 	}
 	return nil
 }
@@ -1947,6 +2006,382 @@ func (x *RemoveNode) GetName() string {
 	return ""
 }
 
+// RemoveServer forgets a server that left the Raft configuration, and the
+// results that its incarnations waited for.
+type RemoveServer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveServer) Reset() {
+	*x = RemoveServer{}
+	mi := &file_trivet_command_v1_command_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveServer) ProtoMessage() {}
+
+func (x *RemoveServer) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_command_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveServer.ProtoReflect.Descriptor instead.
+func (*RemoveServer) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RemoveServer) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// PutKey stores a key of the cluster. What is secret in it is sealed: no
+// replica can read it by the state alone.
+type PutKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   *KeyRow                `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Compare-and-set as in PutConfig.
+	IfModifyRevision *uint64 `protobuf:"varint,2,opt,name=if_modify_revision,json=ifModifyRevision,proto3,oneof" json:"if_modify_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *PutKey) Reset() {
+	*x = PutKey{}
+	mi := &file_trivet_command_v1_command_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutKey) ProtoMessage() {}
+
+func (x *PutKey) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_command_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutKey.ProtoReflect.Descriptor instead.
+func (*PutKey) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *PutKey) GetKey() *KeyRow {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *PutKey) GetIfModifyRevision() uint64 {
+	if x != nil && x.IfModifyRevision != nil {
+		return *x.IfModifyRevision
+	}
+	return 0
+}
+
+type DeleteKey struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Id               string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	IfModifyRevision *uint64                `protobuf:"varint,2,opt,name=if_modify_revision,json=ifModifyRevision,proto3,oneof" json:"if_modify_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *DeleteKey) Reset() {
+	*x = DeleteKey{}
+	mi := &file_trivet_command_v1_command_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteKey) ProtoMessage() {}
+
+func (x *DeleteKey) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_command_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteKey.ProtoReflect.Descriptor instead.
+func (*DeleteKey) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *DeleteKey) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DeleteKey) GetIfModifyRevision() uint64 {
+	if x != nil && x.IfModifyRevision != nil {
+		return *x.IfModifyRevision
+	}
+	return 0
+}
+
+type PutPolicy struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Policy           *PolicyRow             `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	IfModifyRevision *uint64                `protobuf:"varint,2,opt,name=if_modify_revision,json=ifModifyRevision,proto3,oneof" json:"if_modify_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *PutPolicy) Reset() {
+	*x = PutPolicy{}
+	mi := &file_trivet_command_v1_command_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutPolicy) ProtoMessage() {}
+
+func (x *PutPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_command_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
+func (*PutPolicy) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *PutPolicy) GetPolicy() *PolicyRow {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *PutPolicy) GetIfModifyRevision() uint64 {
+	if x != nil && x.IfModifyRevision != nil {
+		return *x.IfModifyRevision
+	}
+	return 0
+}
+
+type DeletePolicy struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Name             string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	IfModifyRevision *uint64                `protobuf:"varint,2,opt,name=if_modify_revision,json=ifModifyRevision,proto3,oneof" json:"if_modify_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *DeletePolicy) Reset() {
+	*x = DeletePolicy{}
+	mi := &file_trivet_command_v1_command_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePolicy) ProtoMessage() {}
+
+func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_command_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
+func (*DeletePolicy) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *DeletePolicy) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeletePolicy) GetIfModifyRevision() uint64 {
+	if x != nil && x.IfModifyRevision != nil {
+		return *x.IfModifyRevision
+	}
+	return 0
+}
+
+// SetLimits replaces the limits of the cluster; a field that is 0 means the
+// default.
+type SetLimits struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limits        *Limits                `protobuf:"bytes,1,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLimits) Reset() {
+	*x = SetLimits{}
+	mi := &file_trivet_command_v1_command_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLimits) ProtoMessage() {}
+
+func (x *SetLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_command_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLimits.ProtoReflect.Descriptor instead.
+func (*SetLimits) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SetLimits) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// RecordAudit notes an action that changes nothing here: a snapshot that was
+// saved, a debug call, a certificate that was issued.
+type RecordAudit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Class AuditClass             `protobuf:"varint,1,opt,name=class,proto3,enum=trivet.command.v1.AuditClass" json:"class,omitempty"`
+	// What was done, such as "snapshot.save".
+	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
+	// To what.
+	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Anything else worth keeping; never a secret.
+	Detail        string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordAudit) Reset() {
+	*x = RecordAudit{}
+	mi := &file_trivet_command_v1_command_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordAudit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordAudit) ProtoMessage() {}
+
+func (x *RecordAudit) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_command_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordAudit.ProtoReflect.Descriptor instead.
+func (*RecordAudit) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RecordAudit) GetClass() AuditClass {
+	if x != nil {
+		return x.Class
+	}
+	return AuditClass_AUDIT_CLASS_UNSPECIFIED
+}
+
+func (x *RecordAudit) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *RecordAudit) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *RecordAudit) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 // Result is the outcome of one command. Refusals are results, not errors: all
 // replicas agree on them.
 type Result struct {
@@ -1969,6 +2404,8 @@ type Result struct {
 	//	*Result_Config
 	//	*Result_Token
 	//	*Result_Server
+	//	*Result_Key
+	//	*Result_Policy
 	Row           isResult_Row `protobuf_oneof:"row"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1976,7 +2413,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[25]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2425,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[25]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2438,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{25}
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Result) GetRevision() uint64 {
@@ -2116,6 +2553,24 @@ func (x *Result) GetServer() *ServerRow {
 	return nil
 }
 
+func (x *Result) GetKey() *KeyRow {
+	if x != nil {
+		if x, ok := x.Row.(*Result_Key); ok {
+			return x.Key
+		}
+	}
+	return nil
+}
+
+func (x *Result) GetPolicy() *PolicyRow {
+	if x != nil {
+		if x, ok := x.Row.(*Result_Policy); ok {
+			return x.Policy
+		}
+	}
+	return nil
+}
+
 type isResult_Row interface {
 	isResult_Row()
 }
@@ -2148,6 +2603,14 @@ type Result_Server struct {
 	Server *ServerRow `protobuf:"bytes,22,opt,name=server,proto3,oneof"`
 }
 
+type Result_Key struct {
+	Key *KeyRow `protobuf:"bytes,23,opt,name=key,proto3,oneof"`
+}
+
+type Result_Policy struct {
+	Policy *PolicyRow `protobuf:"bytes,24,opt,name=policy,proto3,oneof"`
+}
+
 func (*Result_Session) isResult_Row() {}
 
 func (*Result_Intercept) isResult_Row() {}
@@ -2162,6 +2625,10 @@ func (*Result_Token) isResult_Row() {}
 
 func (*Result_Server) isResult_Row() {}
 
+func (*Result_Key) isResult_Row() {}
+
+func (*Result_Policy) isResult_Row() {}
+
 type ExpireSessions_Item struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	SessionId          string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
@@ -2172,7 +2639,7 @@ type ExpireSessions_Item struct {
 
 func (x *ExpireSessions_Item) Reset() {
 	*x = ExpireSessions_Item{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[26]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2651,7 @@ func (x *ExpireSessions_Item) String() string {
 func (*ExpireSessions_Item) ProtoMessage() {}
 
 func (x *ExpireSessions_Item) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[26]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2687,7 @@ const file_trivet_command_v1_command_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftrivet/command/v1/command.proto\x12\x11trivet.command.v1\x1a\"telepresence/manager/manager.proto\x1a\x1ctrivet/command/v1/rows.proto\"?\n" +
 	"\x05Entry\x126\n" +
-	"\bcommands\x18\x01 \x03(\v2\x1a.trivet.command.v1.CommandR\bcommands\"\xa3\r\n" +
+	"\bcommands\x18\x01 \x03(\v2\x1a.trivet.command.v1.CommandR\bcommands\"\xeb\x10\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12;\n" +
 	"\n" +
@@ -2253,7 +2720,17 @@ const file_trivet_command_v1_command_proto_rawDesc = "" +
 	"\x10report_workloads\x18A \x01(\v2\".trivet.command.v1.ReportWorkloadsH\x00R\x0freportWorkloads\x12C\n" +
 	"\fensure_agent\x18B \x01(\v2\x1e.trivet.command.v1.EnsureAgentH\x00R\vensureAgent\x12@\n" +
 	"\vremove_node\x18C \x01(\v2\x1d.trivet.command.v1.RemoveNodeH\x00R\n" +
-	"removeNodeB\x04\n" +
+	"removeNode\x12F\n" +
+	"\rremove_server\x18P \x01(\v2\x1f.trivet.command.v1.RemoveServerH\x00R\fremoveServer\x124\n" +
+	"\aput_key\x18Q \x01(\v2\x19.trivet.command.v1.PutKeyH\x00R\x06putKey\x12=\n" +
+	"\n" +
+	"delete_key\x18R \x01(\v2\x1c.trivet.command.v1.DeleteKeyH\x00R\tdeleteKey\x12=\n" +
+	"\n" +
+	"put_policy\x18S \x01(\v2\x1c.trivet.command.v1.PutPolicyH\x00R\tputPolicy\x12F\n" +
+	"\rdelete_policy\x18T \x01(\v2\x1f.trivet.command.v1.DeletePolicyH\x00R\fdeletePolicy\x12=\n" +
+	"\n" +
+	"set_limits\x18U \x01(\v2\x1c.trivet.command.v1.SetLimitsH\x00R\tsetLimits\x12C\n" +
+	"\frecord_audit\x18V \x01(\v2\x1e.trivet.command.v1.RecordAuditH\x00R\vrecordAuditB\x04\n" +
 	"\x02op\"z\n" +
 	"\tRequestId\x12\x16\n" +
 	"\x06writer\x18\x01 \x01(\tR\x06writer\x12\x16\n" +
@@ -2301,12 +2778,13 @@ const file_trivet_command_v1_command_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\\\n" +
 	"\fArriveClient\x124\n" +
 	"\x04info\x18\x01 \x01(\v2 .telepresence.manager.ClientInfoR\x04info\x12\x16\n" +
-	"\x06compat\x18\x02 \x01(\bR\x06compat\"y\n" +
+	"\x06compat\x18\x02 \x01(\bR\x06compat\"\xaa\x01\n" +
 	"\vArriveAgent\x123\n" +
 	"\x04info\x18\x01 \x01(\v2\x1f.telepresence.manager.AgentInfoR\x04info\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x16\n" +
-	"\x06compat\x18\x03 \x01(\bR\x06compat\"'\n" +
+	"\x06compat\x18\x03 \x01(\bR\x06compat\x12/\n" +
+	"\x13sealed_environments\x18\x04 \x01(\fR\x12sealedEnvironments\"'\n" +
 	"\x06Depart\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\"\xa7\x01\n" +
@@ -2332,9 +2810,10 @@ const file_trivet_command_v1_command_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x0e\n" +
-	"\x02id\x18\x03 \x01(\tR\x02id\"W\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\"\x86\x01\n" +
 	"\x0fReviewIntercept\x12D\n" +
-	"\x06review\x18\x01 \x01(\v2,.telepresence.manager.ReviewInterceptRequestR\x06review\"\xb5\x02\n" +
+	"\x06review\x18\x01 \x01(\v2,.telepresence.manager.ReviewInterceptRequestR\x06review\x12-\n" +
+	"\x12sealed_environment\x18\x02 \x01(\fR\x11sealedEnvironment\"\xb5\x02\n" +
 	"\fSetIntercept\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\x14seen_modify_revision\x18\x02 \x01(\x04R\x12seenModifyRevision\x12P\n" +
@@ -2362,7 +2841,32 @@ const file_trivet_command_v1_command_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\" \n" +
 	"\n" +
 	"RemoveNode\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xcb\x04\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x1e\n" +
+	"\fRemoveServer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x7f\n" +
+	"\x06PutKey\x12+\n" +
+	"\x03key\x18\x01 \x01(\v2\x19.trivet.command.v1.KeyRowR\x03key\x121\n" +
+	"\x12if_modify_revision\x18\x02 \x01(\x04H\x00R\x10ifModifyRevision\x88\x01\x01B\x15\n" +
+	"\x13_if_modify_revision\"e\n" +
+	"\tDeleteKey\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
+	"\x12if_modify_revision\x18\x02 \x01(\x04H\x00R\x10ifModifyRevision\x88\x01\x01B\x15\n" +
+	"\x13_if_modify_revision\"\x8b\x01\n" +
+	"\tPutPolicy\x124\n" +
+	"\x06policy\x18\x01 \x01(\v2\x1c.trivet.command.v1.PolicyRowR\x06policy\x121\n" +
+	"\x12if_modify_revision\x18\x02 \x01(\x04H\x00R\x10ifModifyRevision\x88\x01\x01B\x15\n" +
+	"\x13_if_modify_revision\"l\n" +
+	"\fDeletePolicy\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
+	"\x12if_modify_revision\x18\x02 \x01(\x04H\x00R\x10ifModifyRevision\x88\x01\x01B\x15\n" +
+	"\x13_if_modify_revision\">\n" +
+	"\tSetLimits\x121\n" +
+	"\x06limits\x18\x01 \x01(\v2\x19.trivet.command.v1.LimitsR\x06limits\"\x8c\x01\n" +
+	"\vRecordAudit\x123\n" +
+	"\x05class\x18\x01 \x01(\x0e2\x1d.trivet.command.v1.AuditClassR\x05class\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x12\x18\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\x12\x16\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xb2\x05\n" +
 	"\x06Result\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12+\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x17.trivet.command.v1.CodeR\x04code\x12\x16\n" +
@@ -2376,20 +2880,10 @@ const file_trivet_command_v1_command_proto_rawDesc = "" +
 	"\bworkload\x18\x13 \x01(\v2\x1e.trivet.command.v1.WorkloadRowH\x00R\bworkload\x126\n" +
 	"\x06config\x18\x14 \x01(\v2\x1c.trivet.command.v1.ConfigRowH\x00R\x06config\x123\n" +
 	"\x05token\x18\x15 \x01(\v2\x1b.trivet.command.v1.TokenRowH\x00R\x05token\x126\n" +
-	"\x06server\x18\x16 \x01(\v2\x1c.trivet.command.v1.ServerRowH\x00R\x06serverB\x05\n" +
-	"\x03row*\xef\x01\n" +
-	"\x04Code\x12\v\n" +
-	"\aCODE_OK\x10\x00\x12\x19\n" +
-	"\x15CODE_INVALID_ARGUMENT\x10\x03\x12\x12\n" +
-	"\x0eCODE_NOT_FOUND\x10\x05\x12\x17\n" +
-	"\x13CODE_ALREADY_EXISTS\x10\x06\x12\x1a\n" +
-	"\x16CODE_PERMISSION_DENIED\x10\a\x12\x1b\n" +
-	"\x17CODE_RESOURCE_EXHAUSTED\x10\b\x12\x1c\n" +
-	"\x18CODE_FAILED_PRECONDITION\x10\t\x12\x10\n" +
-	"\fCODE_ABORTED\x10\n" +
-	"\x12\x16\n" +
-	"\x12CODE_UNIMPLEMENTED\x10\f\x12\x11\n" +
-	"\rCODE_INTERNAL\x10\rB*Z(trivet/proto/trivet/command/v1;commandv1b\x06proto3"
+	"\x06server\x18\x16 \x01(\v2\x1c.trivet.command.v1.ServerRowH\x00R\x06server\x12-\n" +
+	"\x03key\x18\x17 \x01(\v2\x19.trivet.command.v1.KeyRowH\x00R\x03key\x126\n" +
+	"\x06policy\x18\x18 \x01(\v2\x1c.trivet.command.v1.PolicyRowH\x00R\x06policyB\x05\n" +
+	"\x03rowB*Z(trivet/proto/trivet/command/v1;commandv1b\x06proto3"
 
 var (
 	file_trivet_command_v1_command_proto_rawDescOnce sync.Once
@@ -2403,102 +2897,125 @@ func file_trivet_command_v1_command_proto_rawDescGZIP() []byte {
 	return file_trivet_command_v1_command_proto_rawDescData
 }
 
-var file_trivet_command_v1_command_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_trivet_command_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_trivet_command_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_trivet_command_v1_command_proto_goTypes = []any{
-	(Code)(0),                              // 0: trivet.command.v1.Code
-	(*Entry)(nil),                          // 1: trivet.command.v1.Entry
-	(*Command)(nil),                        // 2: trivet.command.v1.Command
-	(*RequestId)(nil),                      // 3: trivet.command.v1.RequestId
-	(*InitCluster)(nil),                    // 4: trivet.command.v1.InitCluster
-	(*PutServer)(nil),                      // 5: trivet.command.v1.PutServer
-	(*PutConfig)(nil),                      // 6: trivet.command.v1.PutConfig
-	(*DeleteConfig)(nil),                   // 7: trivet.command.v1.DeleteConfig
-	(*PutIdentity)(nil),                    // 8: trivet.command.v1.PutIdentity
-	(*CreateToken)(nil),                    // 9: trivet.command.v1.CreateToken
-	(*ConsumeToken)(nil),                   // 10: trivet.command.v1.ConsumeToken
-	(*RevokeToken)(nil),                    // 11: trivet.command.v1.RevokeToken
-	(*ArriveClient)(nil),                   // 12: trivet.command.v1.ArriveClient
-	(*ArriveAgent)(nil),                    // 13: trivet.command.v1.ArriveAgent
-	(*Depart)(nil),                         // 14: trivet.command.v1.Depart
-	(*ExpireSessions)(nil),                 // 15: trivet.command.v1.ExpireSessions
-	(*SetGeneration)(nil),                  // 16: trivet.command.v1.SetGeneration
-	(*CreateIntercept)(nil),                // 17: trivet.command.v1.CreateIntercept
-	(*RemoveIntercept)(nil),                // 18: trivet.command.v1.RemoveIntercept
-	(*ReviewIntercept)(nil),                // 19: trivet.command.v1.ReviewIntercept
-	(*SetIntercept)(nil),                   // 20: trivet.command.v1.SetIntercept
-	(*PutNode)(nil),                        // 21: trivet.command.v1.PutNode
-	(*ReportWorkloads)(nil),                // 22: trivet.command.v1.ReportWorkloads
-	(*WorkloadReport)(nil),                 // 23: trivet.command.v1.WorkloadReport
-	(*EnsureAgent)(nil),                    // 24: trivet.command.v1.EnsureAgent
-	(*RemoveNode)(nil),                     // 25: trivet.command.v1.RemoveNode
-	(*Result)(nil),                         // 26: trivet.command.v1.Result
-	(*ExpireSessions_Item)(nil),            // 27: trivet.command.v1.ExpireSessions.Item
-	(*ServerRow)(nil),                      // 28: trivet.command.v1.ServerRow
-	(*manager.ClientInfo)(nil),             // 29: telepresence.manager.ClientInfo
-	(*manager.AgentInfo)(nil),              // 30: telepresence.manager.AgentInfo
-	(Generation)(0),                        // 31: trivet.command.v1.Generation
-	(*manager.InterceptSpec)(nil),          // 32: telepresence.manager.InterceptSpec
-	(*manager.ReviewInterceptRequest)(nil), // 33: telepresence.manager.ReviewInterceptRequest
-	(manager.InterceptDispositionType)(0),  // 34: telepresence.manager.InterceptDispositionType
-	(OwnerState)(0),                        // 35: trivet.command.v1.OwnerState
-	(*NodeRow)(nil),                        // 36: trivet.command.v1.NodeRow
-	(*Pod)(nil),                            // 37: trivet.command.v1.Pod
-	(*SessionRow)(nil),                     // 38: trivet.command.v1.SessionRow
-	(*InterceptRow)(nil),                   // 39: trivet.command.v1.InterceptRow
-	(*WorkloadRow)(nil),                    // 40: trivet.command.v1.WorkloadRow
-	(*ConfigRow)(nil),                      // 41: trivet.command.v1.ConfigRow
-	(*TokenRow)(nil),                       // 42: trivet.command.v1.TokenRow
+	(*Entry)(nil),                          // 0: trivet.command.v1.Entry
+	(*Command)(nil),                        // 1: trivet.command.v1.Command
+	(*RequestId)(nil),                      // 2: trivet.command.v1.RequestId
+	(*InitCluster)(nil),                    // 3: trivet.command.v1.InitCluster
+	(*PutServer)(nil),                      // 4: trivet.command.v1.PutServer
+	(*PutConfig)(nil),                      // 5: trivet.command.v1.PutConfig
+	(*DeleteConfig)(nil),                   // 6: trivet.command.v1.DeleteConfig
+	(*PutIdentity)(nil),                    // 7: trivet.command.v1.PutIdentity
+	(*CreateToken)(nil),                    // 8: trivet.command.v1.CreateToken
+	(*ConsumeToken)(nil),                   // 9: trivet.command.v1.ConsumeToken
+	(*RevokeToken)(nil),                    // 10: trivet.command.v1.RevokeToken
+	(*ArriveClient)(nil),                   // 11: trivet.command.v1.ArriveClient
+	(*ArriveAgent)(nil),                    // 12: trivet.command.v1.ArriveAgent
+	(*Depart)(nil),                         // 13: trivet.command.v1.Depart
+	(*ExpireSessions)(nil),                 // 14: trivet.command.v1.ExpireSessions
+	(*SetGeneration)(nil),                  // 15: trivet.command.v1.SetGeneration
+	(*CreateIntercept)(nil),                // 16: trivet.command.v1.CreateIntercept
+	(*RemoveIntercept)(nil),                // 17: trivet.command.v1.RemoveIntercept
+	(*ReviewIntercept)(nil),                // 18: trivet.command.v1.ReviewIntercept
+	(*SetIntercept)(nil),                   // 19: trivet.command.v1.SetIntercept
+	(*PutNode)(nil),                        // 20: trivet.command.v1.PutNode
+	(*ReportWorkloads)(nil),                // 21: trivet.command.v1.ReportWorkloads
+	(*WorkloadReport)(nil),                 // 22: trivet.command.v1.WorkloadReport
+	(*EnsureAgent)(nil),                    // 23: trivet.command.v1.EnsureAgent
+	(*RemoveNode)(nil),                     // 24: trivet.command.v1.RemoveNode
+	(*RemoveServer)(nil),                   // 25: trivet.command.v1.RemoveServer
+	(*PutKey)(nil),                         // 26: trivet.command.v1.PutKey
+	(*DeleteKey)(nil),                      // 27: trivet.command.v1.DeleteKey
+	(*PutPolicy)(nil),                      // 28: trivet.command.v1.PutPolicy
+	(*DeletePolicy)(nil),                   // 29: trivet.command.v1.DeletePolicy
+	(*SetLimits)(nil),                      // 30: trivet.command.v1.SetLimits
+	(*RecordAudit)(nil),                    // 31: trivet.command.v1.RecordAudit
+	(*Result)(nil),                         // 32: trivet.command.v1.Result
+	(*ExpireSessions_Item)(nil),            // 33: trivet.command.v1.ExpireSessions.Item
+	(*ServerRow)(nil),                      // 34: trivet.command.v1.ServerRow
+	(*manager.ClientInfo)(nil),             // 35: telepresence.manager.ClientInfo
+	(*manager.AgentInfo)(nil),              // 36: telepresence.manager.AgentInfo
+	(Generation)(0),                        // 37: trivet.command.v1.Generation
+	(*manager.InterceptSpec)(nil),          // 38: telepresence.manager.InterceptSpec
+	(*manager.ReviewInterceptRequest)(nil), // 39: telepresence.manager.ReviewInterceptRequest
+	(manager.InterceptDispositionType)(0),  // 40: telepresence.manager.InterceptDispositionType
+	(OwnerState)(0),                        // 41: trivet.command.v1.OwnerState
+	(*NodeRow)(nil),                        // 42: trivet.command.v1.NodeRow
+	(*Pod)(nil),                            // 43: trivet.command.v1.Pod
+	(*KeyRow)(nil),                         // 44: trivet.command.v1.KeyRow
+	(*PolicyRow)(nil),                      // 45: trivet.command.v1.PolicyRow
+	(*Limits)(nil),                         // 46: trivet.command.v1.Limits
+	(AuditClass)(0),                        // 47: trivet.command.v1.AuditClass
+	(Code)(0),                              // 48: trivet.command.v1.Code
+	(*SessionRow)(nil),                     // 49: trivet.command.v1.SessionRow
+	(*InterceptRow)(nil),                   // 50: trivet.command.v1.InterceptRow
+	(*WorkloadRow)(nil),                    // 51: trivet.command.v1.WorkloadRow
+	(*ConfigRow)(nil),                      // 52: trivet.command.v1.ConfigRow
+	(*TokenRow)(nil),                       // 53: trivet.command.v1.TokenRow
 }
 var file_trivet_command_v1_command_proto_depIdxs = []int32{
-	2,  // 0: trivet.command.v1.Entry.commands:type_name -> trivet.command.v1.Command
-	3,  // 1: trivet.command.v1.Command.request_id:type_name -> trivet.command.v1.RequestId
-	4,  // 2: trivet.command.v1.Command.init_cluster:type_name -> trivet.command.v1.InitCluster
-	5,  // 3: trivet.command.v1.Command.put_server:type_name -> trivet.command.v1.PutServer
-	6,  // 4: trivet.command.v1.Command.put_config:type_name -> trivet.command.v1.PutConfig
-	7,  // 5: trivet.command.v1.Command.delete_config:type_name -> trivet.command.v1.DeleteConfig
-	8,  // 6: trivet.command.v1.Command.put_identity:type_name -> trivet.command.v1.PutIdentity
-	9,  // 7: trivet.command.v1.Command.create_token:type_name -> trivet.command.v1.CreateToken
-	10, // 8: trivet.command.v1.Command.consume_token:type_name -> trivet.command.v1.ConsumeToken
-	11, // 9: trivet.command.v1.Command.revoke_token:type_name -> trivet.command.v1.RevokeToken
-	12, // 10: trivet.command.v1.Command.arrive_client:type_name -> trivet.command.v1.ArriveClient
-	13, // 11: trivet.command.v1.Command.arrive_agent:type_name -> trivet.command.v1.ArriveAgent
-	14, // 12: trivet.command.v1.Command.depart:type_name -> trivet.command.v1.Depart
-	15, // 13: trivet.command.v1.Command.expire_sessions:type_name -> trivet.command.v1.ExpireSessions
-	16, // 14: trivet.command.v1.Command.set_generation:type_name -> trivet.command.v1.SetGeneration
-	17, // 15: trivet.command.v1.Command.create_intercept:type_name -> trivet.command.v1.CreateIntercept
-	18, // 16: trivet.command.v1.Command.remove_intercept:type_name -> trivet.command.v1.RemoveIntercept
-	19, // 17: trivet.command.v1.Command.review_intercept:type_name -> trivet.command.v1.ReviewIntercept
-	20, // 18: trivet.command.v1.Command.set_intercept:type_name -> trivet.command.v1.SetIntercept
-	21, // 19: trivet.command.v1.Command.put_node:type_name -> trivet.command.v1.PutNode
-	22, // 20: trivet.command.v1.Command.report_workloads:type_name -> trivet.command.v1.ReportWorkloads
-	24, // 21: trivet.command.v1.Command.ensure_agent:type_name -> trivet.command.v1.EnsureAgent
-	25, // 22: trivet.command.v1.Command.remove_node:type_name -> trivet.command.v1.RemoveNode
-	28, // 23: trivet.command.v1.PutServer.server:type_name -> trivet.command.v1.ServerRow
-	29, // 24: trivet.command.v1.ArriveClient.info:type_name -> telepresence.manager.ClientInfo
-	30, // 25: trivet.command.v1.ArriveAgent.info:type_name -> telepresence.manager.AgentInfo
-	27, // 26: trivet.command.v1.ExpireSessions.items:type_name -> trivet.command.v1.ExpireSessions.Item
-	31, // 27: trivet.command.v1.SetGeneration.generation:type_name -> trivet.command.v1.Generation
-	32, // 28: trivet.command.v1.CreateIntercept.spec:type_name -> telepresence.manager.InterceptSpec
-	33, // 29: trivet.command.v1.ReviewIntercept.review:type_name -> telepresence.manager.ReviewInterceptRequest
-	34, // 30: trivet.command.v1.SetIntercept.disposition:type_name -> telepresence.manager.InterceptDispositionType
-	35, // 31: trivet.command.v1.SetIntercept.owner_state:type_name -> trivet.command.v1.OwnerState
-	36, // 32: trivet.command.v1.PutNode.node:type_name -> trivet.command.v1.NodeRow
-	23, // 33: trivet.command.v1.ReportWorkloads.workloads:type_name -> trivet.command.v1.WorkloadReport
-	37, // 34: trivet.command.v1.WorkloadReport.pods:type_name -> trivet.command.v1.Pod
-	0,  // 35: trivet.command.v1.Result.code:type_name -> trivet.command.v1.Code
-	38, // 36: trivet.command.v1.Result.session:type_name -> trivet.command.v1.SessionRow
-	39, // 37: trivet.command.v1.Result.intercept:type_name -> trivet.command.v1.InterceptRow
-	36, // 38: trivet.command.v1.Result.node:type_name -> trivet.command.v1.NodeRow
-	40, // 39: trivet.command.v1.Result.workload:type_name -> trivet.command.v1.WorkloadRow
-	41, // 40: trivet.command.v1.Result.config:type_name -> trivet.command.v1.ConfigRow
-	42, // 41: trivet.command.v1.Result.token:type_name -> trivet.command.v1.TokenRow
-	28, // 42: trivet.command.v1.Result.server:type_name -> trivet.command.v1.ServerRow
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	1,  // 0: trivet.command.v1.Entry.commands:type_name -> trivet.command.v1.Command
+	2,  // 1: trivet.command.v1.Command.request_id:type_name -> trivet.command.v1.RequestId
+	3,  // 2: trivet.command.v1.Command.init_cluster:type_name -> trivet.command.v1.InitCluster
+	4,  // 3: trivet.command.v1.Command.put_server:type_name -> trivet.command.v1.PutServer
+	5,  // 4: trivet.command.v1.Command.put_config:type_name -> trivet.command.v1.PutConfig
+	6,  // 5: trivet.command.v1.Command.delete_config:type_name -> trivet.command.v1.DeleteConfig
+	7,  // 6: trivet.command.v1.Command.put_identity:type_name -> trivet.command.v1.PutIdentity
+	8,  // 7: trivet.command.v1.Command.create_token:type_name -> trivet.command.v1.CreateToken
+	9,  // 8: trivet.command.v1.Command.consume_token:type_name -> trivet.command.v1.ConsumeToken
+	10, // 9: trivet.command.v1.Command.revoke_token:type_name -> trivet.command.v1.RevokeToken
+	11, // 10: trivet.command.v1.Command.arrive_client:type_name -> trivet.command.v1.ArriveClient
+	12, // 11: trivet.command.v1.Command.arrive_agent:type_name -> trivet.command.v1.ArriveAgent
+	13, // 12: trivet.command.v1.Command.depart:type_name -> trivet.command.v1.Depart
+	14, // 13: trivet.command.v1.Command.expire_sessions:type_name -> trivet.command.v1.ExpireSessions
+	15, // 14: trivet.command.v1.Command.set_generation:type_name -> trivet.command.v1.SetGeneration
+	16, // 15: trivet.command.v1.Command.create_intercept:type_name -> trivet.command.v1.CreateIntercept
+	17, // 16: trivet.command.v1.Command.remove_intercept:type_name -> trivet.command.v1.RemoveIntercept
+	18, // 17: trivet.command.v1.Command.review_intercept:type_name -> trivet.command.v1.ReviewIntercept
+	19, // 18: trivet.command.v1.Command.set_intercept:type_name -> trivet.command.v1.SetIntercept
+	20, // 19: trivet.command.v1.Command.put_node:type_name -> trivet.command.v1.PutNode
+	21, // 20: trivet.command.v1.Command.report_workloads:type_name -> trivet.command.v1.ReportWorkloads
+	23, // 21: trivet.command.v1.Command.ensure_agent:type_name -> trivet.command.v1.EnsureAgent
+	24, // 22: trivet.command.v1.Command.remove_node:type_name -> trivet.command.v1.RemoveNode
+	25, // 23: trivet.command.v1.Command.remove_server:type_name -> trivet.command.v1.RemoveServer
+	26, // 24: trivet.command.v1.Command.put_key:type_name -> trivet.command.v1.PutKey
+	27, // 25: trivet.command.v1.Command.delete_key:type_name -> trivet.command.v1.DeleteKey
+	28, // 26: trivet.command.v1.Command.put_policy:type_name -> trivet.command.v1.PutPolicy
+	29, // 27: trivet.command.v1.Command.delete_policy:type_name -> trivet.command.v1.DeletePolicy
+	30, // 28: trivet.command.v1.Command.set_limits:type_name -> trivet.command.v1.SetLimits
+	31, // 29: trivet.command.v1.Command.record_audit:type_name -> trivet.command.v1.RecordAudit
+	34, // 30: trivet.command.v1.PutServer.server:type_name -> trivet.command.v1.ServerRow
+	35, // 31: trivet.command.v1.ArriveClient.info:type_name -> telepresence.manager.ClientInfo
+	36, // 32: trivet.command.v1.ArriveAgent.info:type_name -> telepresence.manager.AgentInfo
+	33, // 33: trivet.command.v1.ExpireSessions.items:type_name -> trivet.command.v1.ExpireSessions.Item
+	37, // 34: trivet.command.v1.SetGeneration.generation:type_name -> trivet.command.v1.Generation
+	38, // 35: trivet.command.v1.CreateIntercept.spec:type_name -> telepresence.manager.InterceptSpec
+	39, // 36: trivet.command.v1.ReviewIntercept.review:type_name -> telepresence.manager.ReviewInterceptRequest
+	40, // 37: trivet.command.v1.SetIntercept.disposition:type_name -> telepresence.manager.InterceptDispositionType
+	41, // 38: trivet.command.v1.SetIntercept.owner_state:type_name -> trivet.command.v1.OwnerState
+	42, // 39: trivet.command.v1.PutNode.node:type_name -> trivet.command.v1.NodeRow
+	22, // 40: trivet.command.v1.ReportWorkloads.workloads:type_name -> trivet.command.v1.WorkloadReport
+	43, // 41: trivet.command.v1.WorkloadReport.pods:type_name -> trivet.command.v1.Pod
+	44, // 42: trivet.command.v1.PutKey.key:type_name -> trivet.command.v1.KeyRow
+	45, // 43: trivet.command.v1.PutPolicy.policy:type_name -> trivet.command.v1.PolicyRow
+	46, // 44: trivet.command.v1.SetLimits.limits:type_name -> trivet.command.v1.Limits
+	47, // 45: trivet.command.v1.RecordAudit.class:type_name -> trivet.command.v1.AuditClass
+	48, // 46: trivet.command.v1.Result.code:type_name -> trivet.command.v1.Code
+	49, // 47: trivet.command.v1.Result.session:type_name -> trivet.command.v1.SessionRow
+	50, // 48: trivet.command.v1.Result.intercept:type_name -> trivet.command.v1.InterceptRow
+	42, // 49: trivet.command.v1.Result.node:type_name -> trivet.command.v1.NodeRow
+	51, // 50: trivet.command.v1.Result.workload:type_name -> trivet.command.v1.WorkloadRow
+	52, // 51: trivet.command.v1.Result.config:type_name -> trivet.command.v1.ConfigRow
+	53, // 52: trivet.command.v1.Result.token:type_name -> trivet.command.v1.TokenRow
+	34, // 53: trivet.command.v1.Result.server:type_name -> trivet.command.v1.ServerRow
+	44, // 54: trivet.command.v1.Result.key:type_name -> trivet.command.v1.KeyRow
+	45, // 55: trivet.command.v1.Result.policy:type_name -> trivet.command.v1.PolicyRow
+	56, // [56:56] is the sub-list for method output_type
+	56, // [56:56] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_trivet_command_v1_command_proto_init() }
@@ -2529,10 +3046,21 @@ func file_trivet_command_v1_command_proto_init() {
 		(*Command_ReportWorkloads)(nil),
 		(*Command_EnsureAgent)(nil),
 		(*Command_RemoveNode)(nil),
+		(*Command_RemoveServer)(nil),
+		(*Command_PutKey)(nil),
+		(*Command_DeleteKey)(nil),
+		(*Command_PutPolicy)(nil),
+		(*Command_DeletePolicy)(nil),
+		(*Command_SetLimits)(nil),
+		(*Command_RecordAudit)(nil),
 	}
 	file_trivet_command_v1_command_proto_msgTypes[5].OneofWrappers = []any{}
 	file_trivet_command_v1_command_proto_msgTypes[6].OneofWrappers = []any{}
-	file_trivet_command_v1_command_proto_msgTypes[25].OneofWrappers = []any{
+	file_trivet_command_v1_command_proto_msgTypes[26].OneofWrappers = []any{}
+	file_trivet_command_v1_command_proto_msgTypes[27].OneofWrappers = []any{}
+	file_trivet_command_v1_command_proto_msgTypes[28].OneofWrappers = []any{}
+	file_trivet_command_v1_command_proto_msgTypes[29].OneofWrappers = []any{}
+	file_trivet_command_v1_command_proto_msgTypes[32].OneofWrappers = []any{
 		(*Result_Session)(nil),
 		(*Result_Intercept)(nil),
 		(*Result_Node)(nil),
@@ -2540,20 +3068,21 @@ func file_trivet_command_v1_command_proto_init() {
 		(*Result_Config)(nil),
 		(*Result_Token)(nil),
 		(*Result_Server)(nil),
+		(*Result_Key)(nil),
+		(*Result_Policy)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_command_v1_command_proto_rawDesc), len(file_trivet_command_v1_command_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   27,
+			NumEnums:      0,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_trivet_command_v1_command_proto_goTypes,
 		DependencyIndexes: file_trivet_command_v1_command_proto_depIdxs,
-		EnumInfos:         file_trivet_command_v1_command_proto_enumTypes,
 		MessageInfos:      file_trivet_command_v1_command_proto_msgTypes,
 	}.Build()
 	File_trivet_command_v1_command_proto = out.File

@@ -22,6 +22,77 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Code of a result; numbers are those of gRPC so that handlers map by value.
+type Code int32
+
+const (
+	Code_CODE_OK                  Code = 0
+	Code_CODE_INVALID_ARGUMENT    Code = 3
+	Code_CODE_NOT_FOUND           Code = 5
+	Code_CODE_ALREADY_EXISTS      Code = 6
+	Code_CODE_PERMISSION_DENIED   Code = 7
+	Code_CODE_RESOURCE_EXHAUSTED  Code = 8
+	Code_CODE_FAILED_PRECONDITION Code = 9
+	Code_CODE_ABORTED             Code = 10
+	Code_CODE_UNIMPLEMENTED       Code = 12
+	Code_CODE_INTERNAL            Code = 13
+)
+
+// Enum value maps for Code.
+var (
+	Code_name = map[int32]string{
+		0:  "CODE_OK",
+		3:  "CODE_INVALID_ARGUMENT",
+		5:  "CODE_NOT_FOUND",
+		6:  "CODE_ALREADY_EXISTS",
+		7:  "CODE_PERMISSION_DENIED",
+		8:  "CODE_RESOURCE_EXHAUSTED",
+		9:  "CODE_FAILED_PRECONDITION",
+		10: "CODE_ABORTED",
+		12: "CODE_UNIMPLEMENTED",
+		13: "CODE_INTERNAL",
+	}
+	Code_value = map[string]int32{
+		"CODE_OK":                  0,
+		"CODE_INVALID_ARGUMENT":    3,
+		"CODE_NOT_FOUND":           5,
+		"CODE_ALREADY_EXISTS":      6,
+		"CODE_PERMISSION_DENIED":   7,
+		"CODE_RESOURCE_EXHAUSTED":  8,
+		"CODE_FAILED_PRECONDITION": 9,
+		"CODE_ABORTED":             10,
+		"CODE_UNIMPLEMENTED":       12,
+		"CODE_INTERNAL":            13,
+	}
+)
+
+func (x Code) Enum() *Code {
+	p := new(Code)
+	*p = x
+	return p
+}
+
+func (x Code) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Code) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_command_v1_rows_proto_enumTypes[0].Descriptor()
+}
+
+func (Code) Type() protoreflect.EnumType {
+	return &file_trivet_command_v1_rows_proto_enumTypes[0]
+}
+
+func (x Code) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Code.Descriptor instead.
+func (Code) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{0}
+}
+
 type SessionKind int32
 
 const (
@@ -55,11 +126,11 @@ func (x SessionKind) String() string {
 }
 
 func (SessionKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_command_v1_rows_proto_enumTypes[0].Descriptor()
+	return file_trivet_command_v1_rows_proto_enumTypes[1].Descriptor()
 }
 
 func (SessionKind) Type() protoreflect.EnumType {
-	return &file_trivet_command_v1_rows_proto_enumTypes[0]
+	return &file_trivet_command_v1_rows_proto_enumTypes[1]
 }
 
 func (x SessionKind) Number() protoreflect.EnumNumber {
@@ -68,7 +139,7 @@ func (x SessionKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SessionKind.Descriptor instead.
 func (SessionKind) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{0}
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{1}
 }
 
 // Generation of a Telepresence peer, as it has shown itself.
@@ -107,11 +178,11 @@ func (x Generation) String() string {
 }
 
 func (Generation) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_command_v1_rows_proto_enumTypes[1].Descriptor()
+	return file_trivet_command_v1_rows_proto_enumTypes[2].Descriptor()
 }
 
 func (Generation) Type() protoreflect.EnumType {
-	return &file_trivet_command_v1_rows_proto_enumTypes[1]
+	return &file_trivet_command_v1_rows_proto_enumTypes[2]
 }
 
 func (x Generation) Number() protoreflect.EnumNumber {
@@ -120,7 +191,7 @@ func (x Generation) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Generation.Descriptor instead.
 func (Generation) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{1}
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{2}
 }
 
 // OwnerState says whether the owner of an intercept can be reached. It is what
@@ -163,11 +234,11 @@ func (x OwnerState) String() string {
 }
 
 func (OwnerState) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_command_v1_rows_proto_enumTypes[2].Descriptor()
+	return file_trivet_command_v1_rows_proto_enumTypes[3].Descriptor()
 }
 
 func (OwnerState) Type() protoreflect.EnumType {
-	return &file_trivet_command_v1_rows_proto_enumTypes[2]
+	return &file_trivet_command_v1_rows_proto_enumTypes[3]
 }
 
 func (x OwnerState) Number() protoreflect.EnumNumber {
@@ -176,7 +247,62 @@ func (x OwnerState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OwnerState.Descriptor instead.
 func (OwnerState) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{2}
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{3}
+}
+
+type AuditClass int32
+
+const (
+	AuditClass_AUDIT_CLASS_UNSPECIFIED AuditClass = 0
+	// Keys, identities, tokens, membership, refusals by policy.
+	AuditClass_AUDIT_CLASS_SECURITY AuditClass = 1
+	// What people did.
+	AuditClass_AUDIT_CLASS_ACTION AuditClass = 2
+	// Sessions and agents that came and went.
+	AuditClass_AUDIT_CLASS_LIFECYCLE AuditClass = 3
+)
+
+// Enum value maps for AuditClass.
+var (
+	AuditClass_name = map[int32]string{
+		0: "AUDIT_CLASS_UNSPECIFIED",
+		1: "AUDIT_CLASS_SECURITY",
+		2: "AUDIT_CLASS_ACTION",
+		3: "AUDIT_CLASS_LIFECYCLE",
+	}
+	AuditClass_value = map[string]int32{
+		"AUDIT_CLASS_UNSPECIFIED": 0,
+		"AUDIT_CLASS_SECURITY":    1,
+		"AUDIT_CLASS_ACTION":      2,
+		"AUDIT_CLASS_LIFECYCLE":   3,
+	}
+)
+
+func (x AuditClass) Enum() *AuditClass {
+	p := new(AuditClass)
+	*p = x
+	return p
+}
+
+func (x AuditClass) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AuditClass) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_command_v1_rows_proto_enumTypes[4].Descriptor()
+}
+
+func (AuditClass) Type() protoreflect.EnumType {
+	return &file_trivet_command_v1_rows_proto_enumTypes[4]
+}
+
+func (x AuditClass) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AuditClass.Descriptor instead.
+func (AuditClass) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{4}
 }
 
 type SessionRow struct {
@@ -193,8 +319,10 @@ type SessionRow struct {
 	CreatedAt      int64  `protobuf:"varint,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	CreateRevision uint64 `protobuf:"varint,9,opt,name=create_revision,json=createRevision,proto3" json:"create_revision,omitempty"`
 	ModifyRevision uint64 `protobuf:"varint,10,opt,name=modify_revision,json=modifyRevision,proto3" json:"modify_revision,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Sealed environments of an agent's containers.
+	SealedEnvironments []byte `protobuf:"bytes,11,opt,name=sealed_environments,json=sealedEnvironments,proto3" json:"sealed_environments,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *SessionRow) Reset() {
@@ -297,6 +425,13 @@ func (x *SessionRow) GetModifyRevision() uint64 {
 	return 0
 }
 
+func (x *SessionRow) GetSealedEnvironments() []byte {
+	if x != nil {
+		return x.SealedEnvironments
+	}
+	return nil
+}
+
 type InterceptRow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "<client session id>:<name>"
@@ -328,7 +463,12 @@ type InterceptRow struct {
 	CreateRevision uint64 `protobuf:"varint,23,opt,name=create_revision,json=createRevision,proto3" json:"create_revision,omitempty"`
 	ModifyRevision uint64 `protobuf:"varint,24,opt,name=modify_revision,json=modifyRevision,proto3" json:"modify_revision,omitempty"`
 	// SPIFFE URI of the owner.
-	Identity      string `protobuf:"bytes,25,opt,name=identity,proto3" json:"identity,omitempty"`
+	Identity string `protobuf:"bytes,25,opt,name=identity,proto3" json:"identity,omitempty"`
+	// The environment, sealed; then `environment` is empty. Of a build that
+	// knows no sealing it is the other way round.
+	SealedEnvironment []byte `protobuf:"bytes,26,opt,name=sealed_environment,json=sealedEnvironment,proto3" json:"sealed_environment,omitempty"`
+	// Name of the policy that allowed it; empty: none applied.
+	Policy        string `protobuf:"bytes,27,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -538,6 +678,20 @@ func (x *InterceptRow) GetIdentity() string {
 	return ""
 }
 
+func (x *InterceptRow) GetSealedEnvironment() []byte {
+	if x != nil {
+		return x.SealedEnvironment
+	}
+	return nil
+}
+
+func (x *InterceptRow) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
 type NodeRow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -662,9 +816,11 @@ type Container struct {
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Ports []*ContainerPort       `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
 	// Secret: only the owner of an intercept may see it.
-	Environment   map[string]string `protobuf:"bytes,3,rep,name=environment,proto3" json:"environment,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Environment map[string]string `protobuf:"bytes,3,rep,name=environment,proto3" json:"environment,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The environment, sealed; then the map is empty.
+	SealedEnvironment []byte `protobuf:"bytes,4,opt,name=sealed_environment,json=sealedEnvironment,proto3" json:"sealed_environment,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Container) Reset() {
@@ -714,6 +870,13 @@ func (x *Container) GetPorts() []*ContainerPort {
 func (x *Container) GetEnvironment() map[string]string {
 	if x != nil {
 		return x.Environment
+	}
+	return nil
+}
+
+func (x *Container) GetSealedEnvironment() []byte {
+	if x != nil {
+		return x.SealedEnvironment
 	}
 	return nil
 }
@@ -1501,7 +1664,11 @@ type MetaRow struct {
 	// are refused.
 	RestoreEpoch uint64 `protobuf:"varint,3,opt,name=restore_epoch,json=restoreEpoch,proto3" json:"restore_epoch,omitempty"`
 	// Last stamp applied, unix nanoseconds.
-	Time          int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
+	Time int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
+	// Of the cluster; a field that is 0 means the default.
+	Limits *Limits `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Heads of the audit chains, by class.
+	Audit         []*AuditHead `protobuf:"bytes,6,rep,name=audit,proto3" json:"audit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1564,6 +1731,647 @@ func (x *MetaRow) GetTime() int64 {
 	return 0
 }
 
+func (x *MetaRow) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *MetaRow) GetAudit() []*AuditHead {
+	if x != nil {
+		return x.Audit
+	}
+	return nil
+}
+
+// AuditHead is where a chain of audit records stands.
+type AuditHead struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Class AuditClass             `protobuf:"varint,1,opt,name=class,proto3,enum=trivet.command.v1.AuditClass" json:"class,omitempty"`
+	// Number of the newest record; the first has 1.
+	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// Hash of the newest record.
+	Hash []byte `protobuf:"bytes,3,opt,name=hash,proto3" json:"hash,omitempty"`
+	// Number of the oldest record that is still kept.
+	Oldest        uint64 `protobuf:"varint,4,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditHead) Reset() {
+	*x = AuditHead{}
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditHead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditHead) ProtoMessage() {}
+
+func (x *AuditHead) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditHead.ProtoReflect.Descriptor instead.
+func (*AuditHead) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AuditHead) GetClass() AuditClass {
+	if x != nil {
+		return x.Class
+	}
+	return AuditClass_AUDIT_CLASS_UNSPECIFIED
+}
+
+func (x *AuditHead) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *AuditHead) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *AuditHead) GetOldest() uint64 {
+	if x != nil {
+		return x.Oldest
+	}
+	return 0
+}
+
+// Limits bound what one identity or the cluster may hold in the state. 0 means
+// the default.
+type Limits struct {
+	state                  protoimpl.MessageState `protogen:"open.v1"`
+	SessionsPerIdentity    uint32                 `protobuf:"varint,1,opt,name=sessions_per_identity,json=sessionsPerIdentity,proto3" json:"sessions_per_identity,omitempty"`
+	InterceptsPerIdentity  uint32                 `protobuf:"varint,2,opt,name=intercepts_per_identity,json=interceptsPerIdentity,proto3" json:"intercepts_per_identity,omitempty"`
+	InterceptsPerNamespace uint32                 `protobuf:"varint,3,opt,name=intercepts_per_namespace,json=interceptsPerNamespace,proto3" json:"intercepts_per_namespace,omitempty"`
+	ConfigKeys             uint32                 `protobuf:"varint,4,opt,name=config_keys,json=configKeys,proto3" json:"config_keys,omitempty"`
+	// Bytes of all configuration values together.
+	ConfigBytes uint64 `protobuf:"varint,5,opt,name=config_bytes,json=configBytes,proto3" json:"config_bytes,omitempty"`
+	Tokens      uint32 `protobuf:"varint,6,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Policies    uint32 `protobuf:"varint,7,opt,name=policies,proto3" json:"policies,omitempty"`
+	// Workloads that one node may report.
+	WorkloadsPerNode uint32 `protobuf:"varint,8,opt,name=workloads_per_node,json=workloadsPerNode,proto3" json:"workloads_per_node,omitempty"`
+	Nodes            uint32 `protobuf:"varint,9,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	AgentsPerNode    uint32 `protobuf:"varint,10,opt,name=agents_per_node,json=agentsPerNode,proto3" json:"agents_per_node,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Limits) GetSessionsPerIdentity() uint32 {
+	if x != nil {
+		return x.SessionsPerIdentity
+	}
+	return 0
+}
+
+func (x *Limits) GetInterceptsPerIdentity() uint32 {
+	if x != nil {
+		return x.InterceptsPerIdentity
+	}
+	return 0
+}
+
+func (x *Limits) GetInterceptsPerNamespace() uint32 {
+	if x != nil {
+		return x.InterceptsPerNamespace
+	}
+	return 0
+}
+
+func (x *Limits) GetConfigKeys() uint32 {
+	if x != nil {
+		return x.ConfigKeys
+	}
+	return 0
+}
+
+func (x *Limits) GetConfigBytes() uint64 {
+	if x != nil {
+		return x.ConfigBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *Limits) GetPolicies() uint32 {
+	if x != nil {
+		return x.Policies
+	}
+	return 0
+}
+
+func (x *Limits) GetWorkloadsPerNode() uint32 {
+	if x != nil {
+		return x.WorkloadsPerNode
+	}
+	return 0
+}
+
+func (x *Limits) GetNodes() uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *Limits) GetAgentsPerNode() uint32 {
+	if x != nil {
+		return x.AgentsPerNode
+	}
+	return 0
+}
+
+// KeyRow is a key of the cluster.
+type KeyRow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "issuing/<serial>", "ticket/<number>", ...
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// "issuing" or "ticket".
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The secret half, sealed with the seal key of seal_key_id.
+	Sealed    []byte `protobuf:"bytes,3,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	SealKeyId string `protobuf:"bytes,4,opt,name=seal_key_id,json=sealKeyId,proto3" json:"seal_key_id,omitempty"`
+	// The public half: PEM for an issuing CA.
+	Public []byte `protobuf:"bytes,5,opt,name=public,proto3" json:"public,omitempty"`
+	// The one in use; the others of its kind are kept for what they signed.
+	Active bool `protobuf:"varint,6,opt,name=active,proto3" json:"active,omitempty"`
+	// Unix nanoseconds.
+	NotAfter       int64  `protobuf:"varint,7,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	CreatedAt      int64  `protobuf:"varint,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	CreateRevision uint64 `protobuf:"varint,9,opt,name=create_revision,json=createRevision,proto3" json:"create_revision,omitempty"`
+	ModifyRevision uint64 `protobuf:"varint,10,opt,name=modify_revision,json=modifyRevision,proto3" json:"modify_revision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *KeyRow) Reset() {
+	*x = KeyRow{}
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyRow) ProtoMessage() {}
+
+func (x *KeyRow) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyRow.ProtoReflect.Descriptor instead.
+func (*KeyRow) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *KeyRow) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *KeyRow) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *KeyRow) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+func (x *KeyRow) GetSealKeyId() string {
+	if x != nil {
+		return x.SealKeyId
+	}
+	return ""
+}
+
+func (x *KeyRow) GetPublic() []byte {
+	if x != nil {
+		return x.Public
+	}
+	return nil
+}
+
+func (x *KeyRow) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *KeyRow) GetNotAfter() int64 {
+	if x != nil {
+		return x.NotAfter
+	}
+	return 0
+}
+
+func (x *KeyRow) GetCreatedAt() int64 {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return 0
+}
+
+func (x *KeyRow) GetCreateRevision() uint64 {
+	if x != nil {
+		return x.CreateRevision
+	}
+	return 0
+}
+
+func (x *KeyRow) GetModifyRevision() uint64 {
+	if x != nil {
+		return x.ModifyRevision
+	}
+	return 0
+}
+
+// PolicyRow narrows what clients may do with intercepts. The rules are in the
+// state machine's policy.go.
+type PolicyRow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Lower ones are asked first; the first that matches decides.
+	Order uint32 `protobuf:"varint,2,opt,name=order,proto3" json:"order,omitempty"`
+	// Whom and what it is about: globs of identities, namespaces and workloads;
+	// empty: all.
+	Identities []string `protobuf:"bytes,3,rep,name=identities,proto3" json:"identities,omitempty"`
+	Namespaces []string `protobuf:"bytes,4,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	Workloads  []string `protobuf:"bytes,5,rep,name=workloads,proto3" json:"workloads,omitempty"`
+	// What a match allows.
+	AllowSteal   bool `protobuf:"varint,6,opt,name=allow_steal,json=allowSteal,proto3" json:"allow_steal,omitempty"`
+	AllowCopy    bool `protobuf:"varint,7,opt,name=allow_copy,json=allowCopy,proto3" json:"allow_copy,omitempty"`
+	AllowReplace bool `protobuf:"varint,8,opt,name=allow_replace,json=allowReplace,proto3" json:"allow_replace,omitempty"`
+	// An intercept must filter by a header or a path.
+	RequireFilter bool `protobuf:"varint,9,opt,name=require_filter,json=requireFilter,proto3" json:"require_filter,omitempty"`
+	// Nanoseconds; 0: no bound.
+	MaxDuration int64 `protobuf:"varint,10,opt,name=max_duration,json=maxDuration,proto3" json:"max_duration,omitempty"`
+	// Keys of the environment that the owner does not get; globs.
+	WithheldEnvironment []string `protobuf:"bytes,11,rep,name=withheld_environment,json=withheldEnvironment,proto3" json:"withheld_environment,omitempty"`
+	ChangedAt           int64    `protobuf:"varint,12,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
+	CreateRevision      uint64   `protobuf:"varint,13,opt,name=create_revision,json=createRevision,proto3" json:"create_revision,omitempty"`
+	ModifyRevision      uint64   `protobuf:"varint,14,opt,name=modify_revision,json=modifyRevision,proto3" json:"modify_revision,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *PolicyRow) Reset() {
+	*x = PolicyRow{}
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyRow) ProtoMessage() {}
+
+func (x *PolicyRow) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyRow.ProtoReflect.Descriptor instead.
+func (*PolicyRow) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PolicyRow) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PolicyRow) GetOrder() uint32 {
+	if x != nil {
+		return x.Order
+	}
+	return 0
+}
+
+func (x *PolicyRow) GetIdentities() []string {
+	if x != nil {
+		return x.Identities
+	}
+	return nil
+}
+
+func (x *PolicyRow) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *PolicyRow) GetWorkloads() []string {
+	if x != nil {
+		return x.Workloads
+	}
+	return nil
+}
+
+func (x *PolicyRow) GetAllowSteal() bool {
+	if x != nil {
+		return x.AllowSteal
+	}
+	return false
+}
+
+func (x *PolicyRow) GetAllowCopy() bool {
+	if x != nil {
+		return x.AllowCopy
+	}
+	return false
+}
+
+func (x *PolicyRow) GetAllowReplace() bool {
+	if x != nil {
+		return x.AllowReplace
+	}
+	return false
+}
+
+func (x *PolicyRow) GetRequireFilter() bool {
+	if x != nil {
+		return x.RequireFilter
+	}
+	return false
+}
+
+func (x *PolicyRow) GetMaxDuration() int64 {
+	if x != nil {
+		return x.MaxDuration
+	}
+	return 0
+}
+
+func (x *PolicyRow) GetWithheldEnvironment() []string {
+	if x != nil {
+		return x.WithheldEnvironment
+	}
+	return nil
+}
+
+func (x *PolicyRow) GetChangedAt() int64 {
+	if x != nil {
+		return x.ChangedAt
+	}
+	return 0
+}
+
+func (x *PolicyRow) GetCreateRevision() uint64 {
+	if x != nil {
+		return x.CreateRevision
+	}
+	return 0
+}
+
+func (x *PolicyRow) GetModifyRevision() uint64 {
+	if x != nil {
+		return x.ModifyRevision
+	}
+	return 0
+}
+
+// AuditRow is one record of a chain. Its hash covers all other fields but the
+// revisions that the table keeps.
+type AuditRow struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Class  AuditClass             `protobuf:"varint,1,opt,name=class,proto3,enum=trivet.command.v1.AuditClass" json:"class,omitempty"`
+	Number uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// Revision of the command that made it.
+	Revision uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Unix nanoseconds, leader's clock.
+	Time int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
+	// SPIFFE URI of the caller; empty: the leader itself.
+	Identity string `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Such as "intercept.create".
+	Action  string `protobuf:"bytes,6,opt,name=action,proto3" json:"action,omitempty"`
+	Subject string `protobuf:"bytes,7,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Code and reason of the result.
+	Code           Code   `protobuf:"varint,8,opt,name=code,proto3,enum=trivet.command.v1.Code" json:"code,omitempty"`
+	Reason         string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
+	Detail         string `protobuf:"bytes,10,opt,name=detail,proto3" json:"detail,omitempty"`
+	PreviousHash   []byte `protobuf:"bytes,11,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
+	Hash           []byte `protobuf:"bytes,12,opt,name=hash,proto3" json:"hash,omitempty"`
+	CreateRevision uint64 `protobuf:"varint,13,opt,name=create_revision,json=createRevision,proto3" json:"create_revision,omitempty"`
+	ModifyRevision uint64 `protobuf:"varint,14,opt,name=modify_revision,json=modifyRevision,proto3" json:"modify_revision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *AuditRow) Reset() {
+	*x = AuditRow{}
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRow) ProtoMessage() {}
+
+func (x *AuditRow) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRow.ProtoReflect.Descriptor instead.
+func (*AuditRow) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *AuditRow) GetClass() AuditClass {
+	if x != nil {
+		return x.Class
+	}
+	return AuditClass_AUDIT_CLASS_UNSPECIFIED
+}
+
+func (x *AuditRow) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *AuditRow) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *AuditRow) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+func (x *AuditRow) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *AuditRow) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *AuditRow) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *AuditRow) GetCode() Code {
+	if x != nil {
+		return x.Code
+	}
+	return Code_CODE_OK
+}
+
+func (x *AuditRow) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AuditRow) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *AuditRow) GetPreviousHash() []byte {
+	if x != nil {
+		return x.PreviousHash
+	}
+	return nil
+}
+
+func (x *AuditRow) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *AuditRow) GetCreateRevision() uint64 {
+	if x != nil {
+		return x.CreateRevision
+	}
+	return 0
+}
+
+func (x *AuditRow) GetModifyRevision() uint64 {
+	if x != nil {
+		return x.ModifyRevision
+	}
+	return 0
+}
+
 // Snapshot stream: a header, records, a trailer; each length-delimited.
 type SnapshotHeader struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1581,7 +2389,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_trivet_command_v1_rows_proto_msgTypes[14]
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1593,7 +2401,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_rows_proto_msgTypes[14]
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1606,7 +2414,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{14}
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SnapshotHeader) GetFormat() uint32 {
@@ -1670,7 +2478,7 @@ type SnapshotRecord struct {
 
 func (x *SnapshotRecord) Reset() {
 	*x = SnapshotRecord{}
-	mi := &file_trivet_command_v1_rows_proto_msgTypes[15]
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +2490,7 @@ func (x *SnapshotRecord) String() string {
 func (*SnapshotRecord) ProtoMessage() {}
 
 func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_rows_proto_msgTypes[15]
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +2503,7 @@ func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRecord.ProtoReflect.Descriptor instead.
 func (*SnapshotRecord) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{15}
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnapshotRecord) GetTable() uint32 {
@@ -1732,7 +2540,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_trivet_command_v1_rows_proto_msgTypes[16]
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +2552,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_rows_proto_msgTypes[16]
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +2565,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{16}
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -1796,7 +2604,7 @@ type SnapshotFrame struct {
 
 func (x *SnapshotFrame) Reset() {
 	*x = SnapshotFrame{}
-	mi := &file_trivet_command_v1_rows_proto_msgTypes[17]
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +2616,7 @@ func (x *SnapshotFrame) String() string {
 func (*SnapshotFrame) ProtoMessage() {}
 
 func (x *SnapshotFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_rows_proto_msgTypes[17]
+	mi := &file_trivet_command_v1_rows_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +2629,7 @@ func (x *SnapshotFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFrame.ProtoReflect.Descriptor instead.
 func (*SnapshotFrame) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{17}
+	return file_trivet_command_v1_rows_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnapshotFrame) GetFrame() isSnapshotFrame_Frame {
@@ -1884,7 +2692,7 @@ var File_trivet_command_v1_rows_proto protoreflect.FileDescriptor
 
 const file_trivet_command_v1_rows_proto_rawDesc = "" +
 	"\n" +
-	"\x1ctrivet/command/v1/rows.proto\x12\x11trivet.command.v1\x1a\"telepresence/manager/manager.proto\"\xa5\x03\n" +
+	"\x1ctrivet/command/v1/rows.proto\x12\x11trivet.command.v1\x1a\"telepresence/manager/manager.proto\"\xd6\x03\n" +
 	"\n" +
 	"SessionRow\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x122\n" +
@@ -1900,7 +2708,8 @@ const file_trivet_command_v1_rows_proto_rawDesc = "" +
 	"created_at\x18\b \x01(\x03R\tcreatedAt\x12'\n" +
 	"\x0fcreate_revision\x18\t \x01(\x04R\x0ecreateRevision\x12'\n" +
 	"\x0fmodify_revision\x18\n" +
-	" \x01(\x04R\x0emodifyRevision\"\xa9\n" +
+	" \x01(\x04R\x0emodifyRevision\x12/\n" +
+	"\x13sealed_environments\x18\v \x01(\fR\x12sealedEnvironments\"\xf0\n" +
 	"\n" +
 	"\fInterceptRow\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
@@ -1934,7 +2743,9 @@ const file_trivet_command_v1_rows_proto_rawDesc = "" +
 	"leaseUntil\x12'\n" +
 	"\x0fcreate_revision\x18\x17 \x01(\x04R\x0ecreateRevision\x12'\n" +
 	"\x0fmodify_revision\x18\x18 \x01(\x04R\x0emodifyRevision\x12\x1a\n" +
-	"\bidentity\x18\x19 \x01(\tR\bidentity\x1a>\n" +
+	"\bidentity\x18\x19 \x01(\tR\bidentity\x12-\n" +
+	"\x12sealed_environment\x18\x1a \x01(\fR\x11sealedEnvironment\x12\x16\n" +
+	"\x06policy\x18\x1b \x01(\tR\x06policy\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
@@ -1959,11 +2770,12 @@ const file_trivet_command_v1_rows_proto_rawDesc = "" +
 	"reportedAt\x12'\n" +
 	"\x0fcreate_revision\x18\t \x01(\x04R\x0ecreateRevision\x12'\n" +
 	"\x0fmodify_revision\x18\n" +
-	" \x01(\x04R\x0emodifyRevision\"\xe8\x01\n" +
+	" \x01(\x04R\x0emodifyRevision\"\x97\x02\n" +
 	"\tContainer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
 	"\x05ports\x18\x02 \x03(\v2 .trivet.command.v1.ContainerPortR\x05ports\x12O\n" +
-	"\venvironment\x18\x03 \x03(\v2-.trivet.command.v1.Container.EnvironmentEntryR\venvironment\x1a>\n" +
+	"\venvironment\x18\x03 \x03(\v2-.trivet.command.v1.Container.EnvironmentEntryR\venvironment\x12-\n" +
+	"\x12sealed_environment\x18\x04 \x01(\fR\x11sealedEnvironment\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"S\n" +
@@ -2040,14 +2852,86 @@ const file_trivet_command_v1_rows_proto_rawDesc = "" +
 	"\fDedupeResult\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x16\n" +
-	"\x06result\x18\x03 \x01(\fR\x06result\"\x80\x01\n" +
+	"\x06result\x18\x03 \x01(\fR\x06result\"\xe7\x01\n" +
 	"\aMetaRow\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1d\n" +
 	"\n" +
 	"dedupe_key\x18\x02 \x01(\fR\tdedupeKey\x12#\n" +
 	"\rrestore_epoch\x18\x03 \x01(\x04R\frestoreEpoch\x12\x12\n" +
-	"\x04time\x18\x04 \x01(\x03R\x04time\"\xdf\x01\n" +
+	"\x04time\x18\x04 \x01(\x03R\x04time\x121\n" +
+	"\x06limits\x18\x05 \x01(\v2\x19.trivet.command.v1.LimitsR\x06limits\x122\n" +
+	"\x05audit\x18\x06 \x03(\v2\x1c.trivet.command.v1.AuditHeadR\x05audit\"\x84\x01\n" +
+	"\tAuditHead\x123\n" +
+	"\x05class\x18\x01 \x01(\x0e2\x1d.trivet.command.v1.AuditClassR\x05class\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04hash\x18\x03 \x01(\fR\x04hash\x12\x16\n" +
+	"\x06oldest\x18\x04 \x01(\x04R\x06oldest\"\x92\x03\n" +
+	"\x06Limits\x122\n" +
+	"\x15sessions_per_identity\x18\x01 \x01(\rR\x13sessionsPerIdentity\x126\n" +
+	"\x17intercepts_per_identity\x18\x02 \x01(\rR\x15interceptsPerIdentity\x128\n" +
+	"\x18intercepts_per_namespace\x18\x03 \x01(\rR\x16interceptsPerNamespace\x12\x1f\n" +
+	"\vconfig_keys\x18\x04 \x01(\rR\n" +
+	"configKeys\x12!\n" +
+	"\fconfig_bytes\x18\x05 \x01(\x04R\vconfigBytes\x12\x16\n" +
+	"\x06tokens\x18\x06 \x01(\rR\x06tokens\x12\x1a\n" +
+	"\bpolicies\x18\a \x01(\rR\bpolicies\x12,\n" +
+	"\x12workloads_per_node\x18\b \x01(\rR\x10workloadsPerNode\x12\x14\n" +
+	"\x05nodes\x18\t \x01(\rR\x05nodes\x12&\n" +
+	"\x0fagents_per_node\x18\n" +
+	" \x01(\rR\ragentsPerNode\"\xa2\x02\n" +
+	"\x06KeyRow\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06sealed\x18\x03 \x01(\fR\x06sealed\x12\x1e\n" +
+	"\vseal_key_id\x18\x04 \x01(\tR\tsealKeyId\x12\x16\n" +
+	"\x06public\x18\x05 \x01(\fR\x06public\x12\x16\n" +
+	"\x06active\x18\x06 \x01(\bR\x06active\x12\x1b\n" +
+	"\tnot_after\x18\a \x01(\x03R\bnotAfter\x12\x1d\n" +
+	"\n" +
+	"created_at\x18\b \x01(\x03R\tcreatedAt\x12'\n" +
+	"\x0fcreate_revision\x18\t \x01(\x04R\x0ecreateRevision\x12'\n" +
+	"\x0fmodify_revision\x18\n" +
+	" \x01(\x04R\x0emodifyRevision\"\xe6\x03\n" +
+	"\tPolicyRow\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05order\x18\x02 \x01(\rR\x05order\x12\x1e\n" +
+	"\n" +
+	"identities\x18\x03 \x03(\tR\n" +
+	"identities\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x04 \x03(\tR\n" +
+	"namespaces\x12\x1c\n" +
+	"\tworkloads\x18\x05 \x03(\tR\tworkloads\x12\x1f\n" +
+	"\vallow_steal\x18\x06 \x01(\bR\n" +
+	"allowSteal\x12\x1d\n" +
+	"\n" +
+	"allow_copy\x18\a \x01(\bR\tallowCopy\x12#\n" +
+	"\rallow_replace\x18\b \x01(\bR\fallowReplace\x12%\n" +
+	"\x0erequire_filter\x18\t \x01(\bR\rrequireFilter\x12!\n" +
+	"\fmax_duration\x18\n" +
+	" \x01(\x03R\vmaxDuration\x121\n" +
+	"\x14withheld_environment\x18\v \x03(\tR\x13withheldEnvironment\x12\x1d\n" +
+	"\n" +
+	"changed_at\x18\f \x01(\x03R\tchangedAt\x12'\n" +
+	"\x0fcreate_revision\x18\r \x01(\x04R\x0ecreateRevision\x12'\n" +
+	"\x0fmodify_revision\x18\x0e \x01(\x04R\x0emodifyRevision\"\xbd\x03\n" +
+	"\bAuditRow\x123\n" +
+	"\x05class\x18\x01 \x01(\x0e2\x1d.trivet.command.v1.AuditClassR\x05class\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x12\n" +
+	"\x04time\x18\x04 \x01(\x03R\x04time\x12\x1a\n" +
+	"\bidentity\x18\x05 \x01(\tR\bidentity\x12\x16\n" +
+	"\x06action\x18\x06 \x01(\tR\x06action\x12\x18\n" +
+	"\asubject\x18\a \x01(\tR\asubject\x12+\n" +
+	"\x04code\x18\b \x01(\x0e2\x17.trivet.command.v1.CodeR\x04code\x12\x16\n" +
+	"\x06reason\x18\t \x01(\tR\x06reason\x12\x16\n" +
+	"\x06detail\x18\n" +
+	" \x01(\tR\x06detail\x12#\n" +
+	"\rprevious_hash\x18\v \x01(\fR\fpreviousHash\x12\x12\n" +
+	"\x04hash\x18\f \x01(\fR\x04hash\x12'\n" +
+	"\x0fcreate_revision\x18\r \x01(\x04R\x0ecreateRevision\x12'\n" +
+	"\x0fmodify_revision\x18\x0e \x01(\x04R\x0emodifyRevision\"\xdf\x01\n" +
 	"\x0eSnapshotHeader\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
@@ -2068,7 +2952,19 @@ const file_trivet_command_v1_rows_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2!.trivet.command.v1.SnapshotHeaderH\x00R\x06header\x12;\n" +
 	"\x06record\x18\x02 \x01(\v2!.trivet.command.v1.SnapshotRecordH\x00R\x06record\x12>\n" +
 	"\atrailer\x18\x03 \x01(\v2\".trivet.command.v1.SnapshotTrailerH\x00R\atrailerB\a\n" +
-	"\x05frame*\\\n" +
+	"\x05frame*\xef\x01\n" +
+	"\x04Code\x12\v\n" +
+	"\aCODE_OK\x10\x00\x12\x19\n" +
+	"\x15CODE_INVALID_ARGUMENT\x10\x03\x12\x12\n" +
+	"\x0eCODE_NOT_FOUND\x10\x05\x12\x17\n" +
+	"\x13CODE_ALREADY_EXISTS\x10\x06\x12\x1a\n" +
+	"\x16CODE_PERMISSION_DENIED\x10\a\x12\x1b\n" +
+	"\x17CODE_RESOURCE_EXHAUSTED\x10\b\x12\x1c\n" +
+	"\x18CODE_FAILED_PRECONDITION\x10\t\x12\x10\n" +
+	"\fCODE_ABORTED\x10\n" +
+	"\x12\x16\n" +
+	"\x12CODE_UNIMPLEMENTED\x10\f\x12\x11\n" +
+	"\rCODE_INTERNAL\x10\r*\\\n" +
 	"\vSessionKind\x12\x1c\n" +
 	"\x18SESSION_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13SESSION_KIND_CLIENT\x10\x01\x12\x16\n" +
@@ -2083,7 +2979,13 @@ const file_trivet_command_v1_rows_proto_rawDesc = "" +
 	"\x17OWNER_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13OWNER_STATE_PRESENT\x10\x01\x12\x14\n" +
 	"\x10OWNER_STATE_AWAY\x10\x02\x12\x18\n" +
-	"\x14OWNER_STATE_REARMING\x10\x03B*Z(trivet/proto/trivet/command/v1;commandv1b\x06proto3"
+	"\x14OWNER_STATE_REARMING\x10\x03*v\n" +
+	"\n" +
+	"AuditClass\x12\x1b\n" +
+	"\x17AUDIT_CLASS_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14AUDIT_CLASS_SECURITY\x10\x01\x12\x16\n" +
+	"\x12AUDIT_CLASS_ACTION\x10\x02\x12\x19\n" +
+	"\x15AUDIT_CLASS_LIFECYCLE\x10\x03B*Z(trivet/proto/trivet/command/v1;commandv1b\x06proto3"
 
 var (
 	file_trivet_command_v1_rows_proto_rawDescOnce sync.Once
@@ -2097,66 +2999,78 @@ func file_trivet_command_v1_rows_proto_rawDescGZIP() []byte {
 	return file_trivet_command_v1_rows_proto_rawDescData
 }
 
-var file_trivet_command_v1_rows_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trivet_command_v1_rows_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_trivet_command_v1_rows_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_trivet_command_v1_rows_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_trivet_command_v1_rows_proto_goTypes = []any{
-	(SessionKind)(0),                      // 0: trivet.command.v1.SessionKind
-	(Generation)(0),                       // 1: trivet.command.v1.Generation
-	(OwnerState)(0),                       // 2: trivet.command.v1.OwnerState
-	(*SessionRow)(nil),                    // 3: trivet.command.v1.SessionRow
-	(*InterceptRow)(nil),                  // 4: trivet.command.v1.InterceptRow
-	(*NodeRow)(nil),                       // 5: trivet.command.v1.NodeRow
-	(*Container)(nil),                     // 6: trivet.command.v1.Container
-	(*ContainerPort)(nil),                 // 7: trivet.command.v1.ContainerPort
-	(*Pod)(nil),                           // 8: trivet.command.v1.Pod
-	(*WorkloadRow)(nil),                   // 9: trivet.command.v1.WorkloadRow
-	(*ConfigRow)(nil),                     // 10: trivet.command.v1.ConfigRow
-	(*IdentityRow)(nil),                   // 11: trivet.command.v1.IdentityRow
-	(*TokenRow)(nil),                      // 12: trivet.command.v1.TokenRow
-	(*ServerRow)(nil),                     // 13: trivet.command.v1.ServerRow
-	(*DedupeRow)(nil),                     // 14: trivet.command.v1.DedupeRow
-	(*DedupeResult)(nil),                  // 15: trivet.command.v1.DedupeResult
-	(*MetaRow)(nil),                       // 16: trivet.command.v1.MetaRow
-	(*SnapshotHeader)(nil),                // 17: trivet.command.v1.SnapshotHeader
-	(*SnapshotRecord)(nil),                // 18: trivet.command.v1.SnapshotRecord
-	(*SnapshotTrailer)(nil),               // 19: trivet.command.v1.SnapshotTrailer
-	(*SnapshotFrame)(nil),                 // 20: trivet.command.v1.SnapshotFrame
-	nil,                                   // 21: trivet.command.v1.InterceptRow.EnvironmentEntry
-	nil,                                   // 22: trivet.command.v1.InterceptRow.MountsEntry
-	nil,                                   // 23: trivet.command.v1.InterceptRow.HeadersEntry
-	nil,                                   // 24: trivet.command.v1.InterceptRow.MetadataEntry
-	nil,                                   // 25: trivet.command.v1.Container.EnvironmentEntry
-	(*manager.ClientInfo)(nil),            // 26: telepresence.manager.ClientInfo
-	(*manager.AgentInfo)(nil),             // 27: telepresence.manager.AgentInfo
-	(*manager.InterceptSpec)(nil),         // 28: telepresence.manager.InterceptSpec
-	(manager.InterceptDispositionType)(0), // 29: telepresence.manager.InterceptDispositionType
+	(Code)(0),                             // 0: trivet.command.v1.Code
+	(SessionKind)(0),                      // 1: trivet.command.v1.SessionKind
+	(Generation)(0),                       // 2: trivet.command.v1.Generation
+	(OwnerState)(0),                       // 3: trivet.command.v1.OwnerState
+	(AuditClass)(0),                       // 4: trivet.command.v1.AuditClass
+	(*SessionRow)(nil),                    // 5: trivet.command.v1.SessionRow
+	(*InterceptRow)(nil),                  // 6: trivet.command.v1.InterceptRow
+	(*NodeRow)(nil),                       // 7: trivet.command.v1.NodeRow
+	(*Container)(nil),                     // 8: trivet.command.v1.Container
+	(*ContainerPort)(nil),                 // 9: trivet.command.v1.ContainerPort
+	(*Pod)(nil),                           // 10: trivet.command.v1.Pod
+	(*WorkloadRow)(nil),                   // 11: trivet.command.v1.WorkloadRow
+	(*ConfigRow)(nil),                     // 12: trivet.command.v1.ConfigRow
+	(*IdentityRow)(nil),                   // 13: trivet.command.v1.IdentityRow
+	(*TokenRow)(nil),                      // 14: trivet.command.v1.TokenRow
+	(*ServerRow)(nil),                     // 15: trivet.command.v1.ServerRow
+	(*DedupeRow)(nil),                     // 16: trivet.command.v1.DedupeRow
+	(*DedupeResult)(nil),                  // 17: trivet.command.v1.DedupeResult
+	(*MetaRow)(nil),                       // 18: trivet.command.v1.MetaRow
+	(*AuditHead)(nil),                     // 19: trivet.command.v1.AuditHead
+	(*Limits)(nil),                        // 20: trivet.command.v1.Limits
+	(*KeyRow)(nil),                        // 21: trivet.command.v1.KeyRow
+	(*PolicyRow)(nil),                     // 22: trivet.command.v1.PolicyRow
+	(*AuditRow)(nil),                      // 23: trivet.command.v1.AuditRow
+	(*SnapshotHeader)(nil),                // 24: trivet.command.v1.SnapshotHeader
+	(*SnapshotRecord)(nil),                // 25: trivet.command.v1.SnapshotRecord
+	(*SnapshotTrailer)(nil),               // 26: trivet.command.v1.SnapshotTrailer
+	(*SnapshotFrame)(nil),                 // 27: trivet.command.v1.SnapshotFrame
+	nil,                                   // 28: trivet.command.v1.InterceptRow.EnvironmentEntry
+	nil,                                   // 29: trivet.command.v1.InterceptRow.MountsEntry
+	nil,                                   // 30: trivet.command.v1.InterceptRow.HeadersEntry
+	nil,                                   // 31: trivet.command.v1.InterceptRow.MetadataEntry
+	nil,                                   // 32: trivet.command.v1.Container.EnvironmentEntry
+	(*manager.ClientInfo)(nil),            // 33: telepresence.manager.ClientInfo
+	(*manager.AgentInfo)(nil),             // 34: telepresence.manager.AgentInfo
+	(*manager.InterceptSpec)(nil),         // 35: telepresence.manager.InterceptSpec
+	(manager.InterceptDispositionType)(0), // 36: telepresence.manager.InterceptDispositionType
 }
 var file_trivet_command_v1_rows_proto_depIdxs = []int32{
-	0,  // 0: trivet.command.v1.SessionRow.kind:type_name -> trivet.command.v1.SessionKind
-	26, // 1: trivet.command.v1.SessionRow.client:type_name -> telepresence.manager.ClientInfo
-	27, // 2: trivet.command.v1.SessionRow.agent:type_name -> telepresence.manager.AgentInfo
-	1,  // 3: trivet.command.v1.SessionRow.generation:type_name -> trivet.command.v1.Generation
-	28, // 4: trivet.command.v1.InterceptRow.spec:type_name -> telepresence.manager.InterceptSpec
-	29, // 5: trivet.command.v1.InterceptRow.disposition:type_name -> telepresence.manager.InterceptDispositionType
-	2,  // 6: trivet.command.v1.InterceptRow.owner_state:type_name -> trivet.command.v1.OwnerState
-	21, // 7: trivet.command.v1.InterceptRow.environment:type_name -> trivet.command.v1.InterceptRow.EnvironmentEntry
-	22, // 8: trivet.command.v1.InterceptRow.mounts:type_name -> trivet.command.v1.InterceptRow.MountsEntry
-	23, // 9: trivet.command.v1.InterceptRow.headers:type_name -> trivet.command.v1.InterceptRow.HeadersEntry
-	24, // 10: trivet.command.v1.InterceptRow.metadata:type_name -> trivet.command.v1.InterceptRow.MetadataEntry
-	7,  // 11: trivet.command.v1.Container.ports:type_name -> trivet.command.v1.ContainerPort
-	25, // 12: trivet.command.v1.Container.environment:type_name -> trivet.command.v1.Container.EnvironmentEntry
-	6,  // 13: trivet.command.v1.Pod.containers:type_name -> trivet.command.v1.Container
-	8,  // 14: trivet.command.v1.WorkloadRow.pods:type_name -> trivet.command.v1.Pod
-	15, // 15: trivet.command.v1.DedupeRow.results:type_name -> trivet.command.v1.DedupeResult
-	16, // 16: trivet.command.v1.SnapshotHeader.meta:type_name -> trivet.command.v1.MetaRow
-	17, // 17: trivet.command.v1.SnapshotFrame.header:type_name -> trivet.command.v1.SnapshotHeader
-	18, // 18: trivet.command.v1.SnapshotFrame.record:type_name -> trivet.command.v1.SnapshotRecord
-	19, // 19: trivet.command.v1.SnapshotFrame.trailer:type_name -> trivet.command.v1.SnapshotTrailer
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	1,  // 0: trivet.command.v1.SessionRow.kind:type_name -> trivet.command.v1.SessionKind
+	33, // 1: trivet.command.v1.SessionRow.client:type_name -> telepresence.manager.ClientInfo
+	34, // 2: trivet.command.v1.SessionRow.agent:type_name -> telepresence.manager.AgentInfo
+	2,  // 3: trivet.command.v1.SessionRow.generation:type_name -> trivet.command.v1.Generation
+	35, // 4: trivet.command.v1.InterceptRow.spec:type_name -> telepresence.manager.InterceptSpec
+	36, // 5: trivet.command.v1.InterceptRow.disposition:type_name -> telepresence.manager.InterceptDispositionType
+	3,  // 6: trivet.command.v1.InterceptRow.owner_state:type_name -> trivet.command.v1.OwnerState
+	28, // 7: trivet.command.v1.InterceptRow.environment:type_name -> trivet.command.v1.InterceptRow.EnvironmentEntry
+	29, // 8: trivet.command.v1.InterceptRow.mounts:type_name -> trivet.command.v1.InterceptRow.MountsEntry
+	30, // 9: trivet.command.v1.InterceptRow.headers:type_name -> trivet.command.v1.InterceptRow.HeadersEntry
+	31, // 10: trivet.command.v1.InterceptRow.metadata:type_name -> trivet.command.v1.InterceptRow.MetadataEntry
+	9,  // 11: trivet.command.v1.Container.ports:type_name -> trivet.command.v1.ContainerPort
+	32, // 12: trivet.command.v1.Container.environment:type_name -> trivet.command.v1.Container.EnvironmentEntry
+	8,  // 13: trivet.command.v1.Pod.containers:type_name -> trivet.command.v1.Container
+	10, // 14: trivet.command.v1.WorkloadRow.pods:type_name -> trivet.command.v1.Pod
+	17, // 15: trivet.command.v1.DedupeRow.results:type_name -> trivet.command.v1.DedupeResult
+	20, // 16: trivet.command.v1.MetaRow.limits:type_name -> trivet.command.v1.Limits
+	19, // 17: trivet.command.v1.MetaRow.audit:type_name -> trivet.command.v1.AuditHead
+	4,  // 18: trivet.command.v1.AuditHead.class:type_name -> trivet.command.v1.AuditClass
+	4,  // 19: trivet.command.v1.AuditRow.class:type_name -> trivet.command.v1.AuditClass
+	0,  // 20: trivet.command.v1.AuditRow.code:type_name -> trivet.command.v1.Code
+	18, // 21: trivet.command.v1.SnapshotHeader.meta:type_name -> trivet.command.v1.MetaRow
+	24, // 22: trivet.command.v1.SnapshotFrame.header:type_name -> trivet.command.v1.SnapshotHeader
+	25, // 23: trivet.command.v1.SnapshotFrame.record:type_name -> trivet.command.v1.SnapshotRecord
+	26, // 24: trivet.command.v1.SnapshotFrame.trailer:type_name -> trivet.command.v1.SnapshotTrailer
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_trivet_command_v1_rows_proto_init() }
@@ -2164,7 +3078,7 @@ func file_trivet_command_v1_rows_proto_init() {
 	if File_trivet_command_v1_rows_proto != nil {
 		return
 	}
-	file_trivet_command_v1_rows_proto_msgTypes[17].OneofWrappers = []any{
+	file_trivet_command_v1_rows_proto_msgTypes[22].OneofWrappers = []any{
 		(*SnapshotFrame_Header)(nil),
 		(*SnapshotFrame_Record)(nil),
 		(*SnapshotFrame_Trailer)(nil),
@@ -2174,8 +3088,8 @@ func file_trivet_command_v1_rows_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_command_v1_rows_proto_rawDesc), len(file_trivet_command_v1_rows_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   23,
+			NumEnums:      5,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

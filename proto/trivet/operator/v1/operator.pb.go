@@ -15,6 +15,7 @@ import (
 	reflect "reflect"
 	sync "sync"
 	manager "trivet/proto/telepresence/manager"
+	v1 "trivet/proto/trivet/command/v1"
 	unsafe "unsafe"
 )
 
@@ -308,6 +309,7 @@ func (x *Server) GetRevision() uint64 {
 
 type ListSessionsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -342,10 +344,18 @@ func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
 	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{3}
 }
 
+func (x *ListSessionsRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
 type ListSessionsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sessions      []*Session             `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"`
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -394,6 +404,70 @@ func (x *ListSessionsResponse) GetRevision() uint64 {
 	return 0
 }
 
+func (x *ListSessionsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Page asks for a part of a list. Pages of one list show one state only as far
+// as their rows have not changed in between; the revision of each is in the
+// answer.
+type Page struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 1,000, also when 0.
+	Size uint32 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	// next_page_token of the page before; empty: the first.
+	Token         string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Page) Reset() {
+	*x = Page{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Page) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Page) ProtoMessage() {}
+
+func (x *Page) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Page.ProtoReflect.Descriptor instead.
+func (*Page) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Page) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Page) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
 type Session struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -414,7 +488,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[5]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +500,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[5]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +513,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{5}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Session) GetId() string {
@@ -510,14 +584,15 @@ type ListInterceptsRequest struct {
 	// Empty: all namespaces.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Only those of the caller's identity.
-	Own           bool `protobuf:"varint,2,opt,name=own,proto3" json:"own,omitempty"`
+	Own           bool  `protobuf:"varint,2,opt,name=own,proto3" json:"own,omitempty"`
+	Page          *Page `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListInterceptsRequest) Reset() {
 	*x = ListInterceptsRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[6]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -529,7 +604,7 @@ func (x *ListInterceptsRequest) String() string {
 func (*ListInterceptsRequest) ProtoMessage() {}
 
 func (x *ListInterceptsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[6]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -542,7 +617,7 @@ func (x *ListInterceptsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterceptsRequest.ProtoReflect.Descriptor instead.
 func (*ListInterceptsRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{6}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListInterceptsRequest) GetNamespace() string {
@@ -559,17 +634,25 @@ func (x *ListInterceptsRequest) GetOwn() bool {
 	return false
 }
 
+func (x *ListInterceptsRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
 type ListInterceptsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Intercepts    []*Intercept           `protobuf:"bytes,1,rep,name=intercepts,proto3" json:"intercepts,omitempty"`
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListInterceptsResponse) Reset() {
 	*x = ListInterceptsResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[7]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -581,7 +664,7 @@ func (x *ListInterceptsResponse) String() string {
 func (*ListInterceptsResponse) ProtoMessage() {}
 
 func (x *ListInterceptsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[7]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -594,7 +677,7 @@ func (x *ListInterceptsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterceptsResponse.ProtoReflect.Descriptor instead.
 func (*ListInterceptsResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{7}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListInterceptsResponse) GetIntercepts() []*Intercept {
@@ -611,6 +694,13 @@ func (x *ListInterceptsResponse) GetRevision() uint64 {
 	return 0
 }
 
+func (x *ListInterceptsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 type GetInterceptRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Intercept id, or name when it is unique among what the caller may see.
@@ -621,7 +711,7 @@ type GetInterceptRequest struct {
 
 func (x *GetInterceptRequest) Reset() {
 	*x = GetInterceptRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[8]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +723,7 @@ func (x *GetInterceptRequest) String() string {
 func (*GetInterceptRequest) ProtoMessage() {}
 
 func (x *GetInterceptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[8]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +736,7 @@ func (x *GetInterceptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInterceptRequest.ProtoReflect.Descriptor instead.
 func (*GetInterceptRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{8}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetInterceptRequest) GetName() string {
@@ -687,7 +777,7 @@ type Intercept struct {
 
 func (x *Intercept) Reset() {
 	*x = Intercept{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[9]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +789,7 @@ func (x *Intercept) String() string {
 func (*Intercept) ProtoMessage() {}
 
 func (x *Intercept) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[9]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +802,7 @@ func (x *Intercept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intercept.ProtoReflect.Descriptor instead.
 func (*Intercept) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{9}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Intercept) GetId() string {
@@ -865,7 +955,7 @@ type DeleteInterceptRequest struct {
 
 func (x *DeleteInterceptRequest) Reset() {
 	*x = DeleteInterceptRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[10]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +967,7 @@ func (x *DeleteInterceptRequest) String() string {
 func (*DeleteInterceptRequest) ProtoMessage() {}
 
 func (x *DeleteInterceptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[10]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +980,7 @@ func (x *DeleteInterceptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInterceptRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInterceptRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{10}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeleteInterceptRequest) GetId() string {
@@ -909,7 +999,7 @@ type DeleteInterceptResponse struct {
 
 func (x *DeleteInterceptResponse) Reset() {
 	*x = DeleteInterceptResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[11]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +1011,7 @@ func (x *DeleteInterceptResponse) String() string {
 func (*DeleteInterceptResponse) ProtoMessage() {}
 
 func (x *DeleteInterceptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[11]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +1024,7 @@ func (x *DeleteInterceptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInterceptResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInterceptResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{11}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteInterceptResponse) GetRevision() uint64 {
@@ -959,7 +1049,7 @@ type CreateInterceptRequest struct {
 
 func (x *CreateInterceptRequest) Reset() {
 	*x = CreateInterceptRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[12]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1061,7 @@ func (x *CreateInterceptRequest) String() string {
 func (*CreateInterceptRequest) ProtoMessage() {}
 
 func (x *CreateInterceptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[12]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1074,7 @@ func (x *CreateInterceptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInterceptRequest.ProtoReflect.Descriptor instead.
 func (*CreateInterceptRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{12}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateInterceptRequest) GetRequest() *manager.CreateInterceptRequest {
@@ -1010,13 +1100,14 @@ func (x *CreateInterceptRequest) GetLease() int64 {
 
 type ListNodesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[13]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1119,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[13]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,20 +1132,28 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{13}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListNodesRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
 }
 
 type ListNodesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []*Node                `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[14]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1165,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[14]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1178,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{14}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -1094,6 +1193,13 @@ func (x *ListNodesResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *ListNodesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type Node struct {
@@ -1115,7 +1221,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[15]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1233,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[15]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1246,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Node) GetName() string {
@@ -1216,13 +1322,14 @@ func (x *Node) GetReportedAt() *timestamppb.Timestamp {
 type ListWorkloadsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Page          *Page                  `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListWorkloadsRequest) Reset() {
 	*x = ListWorkloadsRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[16]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1341,7 @@ func (x *ListWorkloadsRequest) String() string {
 func (*ListWorkloadsRequest) ProtoMessage() {}
 
 func (x *ListWorkloadsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[16]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1354,7 @@ func (x *ListWorkloadsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkloadsRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkloadsRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListWorkloadsRequest) GetNamespace() string {
@@ -1257,17 +1364,25 @@ func (x *ListWorkloadsRequest) GetNamespace() string {
 	return ""
 }
 
+func (x *ListWorkloadsRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
 type ListWorkloadsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workloads     []*Workload            `protobuf:"bytes,1,rep,name=workloads,proto3" json:"workloads,omitempty"`
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListWorkloadsResponse) Reset() {
 	*x = ListWorkloadsResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[17]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1394,7 @@ func (x *ListWorkloadsResponse) String() string {
 func (*ListWorkloadsResponse) ProtoMessage() {}
 
 func (x *ListWorkloadsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[17]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1407,7 @@ func (x *ListWorkloadsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkloadsResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkloadsResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListWorkloadsResponse) GetWorkloads() []*Workload {
@@ -1307,6 +1422,13 @@ func (x *ListWorkloadsResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *ListWorkloadsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type Workload struct {
@@ -1326,7 +1448,7 @@ type Workload struct {
 
 func (x *Workload) Reset() {
 	*x = Workload{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[18]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1460,7 @@ func (x *Workload) String() string {
 func (*Workload) ProtoMessage() {}
 
 func (x *Workload) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[18]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1473,7 @@ func (x *Workload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workload.ProtoReflect.Descriptor instead.
 func (*Workload) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Workload) GetNamespace() string {
@@ -1422,7 +1544,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[19]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1556,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[19]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1569,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Port) GetName() string {
@@ -1489,7 +1611,7 @@ type PutConfigRequest struct {
 
 func (x *PutConfigRequest) Reset() {
 	*x = PutConfigRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[20]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1501,7 +1623,7 @@ func (x *PutConfigRequest) String() string {
 func (*PutConfigRequest) ProtoMessage() {}
 
 func (x *PutConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[20]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1514,7 +1636,7 @@ func (x *PutConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutConfigRequest.ProtoReflect.Descriptor instead.
 func (*PutConfigRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PutConfigRequest) GetKey() string {
@@ -1547,7 +1669,7 @@ type PutConfigResponse struct {
 
 func (x *PutConfigResponse) Reset() {
 	*x = PutConfigResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[21]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1681,7 @@ func (x *PutConfigResponse) String() string {
 func (*PutConfigResponse) ProtoMessage() {}
 
 func (x *PutConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[21]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +1694,7 @@ func (x *PutConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutConfigResponse.ProtoReflect.Descriptor instead.
 func (*PutConfigResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PutConfigResponse) GetRevision() uint64 {
@@ -1591,7 +1713,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[22]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1725,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[22]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1738,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetConfigRequest) GetKey() string {
@@ -1639,7 +1761,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[23]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1773,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[23]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1786,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{23}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetConfigResponse) GetKey() string {
@@ -1703,7 +1825,7 @@ type DigestRequest struct {
 
 func (x *DigestRequest) Reset() {
 	*x = DigestRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[24]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1837,7 @@ func (x *DigestRequest) String() string {
 func (*DigestRequest) ProtoMessage() {}
 
 func (x *DigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[24]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1850,7 @@ func (x *DigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
 func (*DigestRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{24}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{25}
 }
 
 type DigestResponse struct {
@@ -1743,7 +1865,7 @@ type DigestResponse struct {
 
 func (x *DigestResponse) Reset() {
 	*x = DigestResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[25]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1877,7 @@ func (x *DigestResponse) String() string {
 func (*DigestResponse) ProtoMessage() {}
 
 func (x *DigestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[25]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1890,7 @@ func (x *DigestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestResponse.ProtoReflect.Descriptor instead.
 func (*DigestResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DigestResponse) GetServer() string {
@@ -1807,7 +1929,7 @@ type ListPeersRequest struct {
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[26]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +1941,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[26]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,20 +1954,22 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{26}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{27}
 }
 
 type ListPeersResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Peers         []*Peer                `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`
-	Term          uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Peers []*Peer                `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`
+	Term  uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	// Index of the entry that made this configuration.
+	ConfigurationIndex uint64 `protobuf:"varint,3,opt,name=configuration_index,json=configurationIndex,proto3" json:"configuration_index,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[27]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1857,7 +1981,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[27]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1870,7 +1994,7 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{27}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListPeersResponse) GetPeers() []*Peer {
@@ -1883,6 +2007,13 @@ func (x *ListPeersResponse) GetPeers() []*Peer {
 func (x *ListPeersResponse) GetTerm() uint64 {
 	if x != nil {
 		return x.Term
+	}
+	return 0
+}
+
+func (x *ListPeersResponse) GetConfigurationIndex() uint64 {
+	if x != nil {
+		return x.ConfigurationIndex
 	}
 	return 0
 }
@@ -1900,7 +2031,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[28]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2043,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[28]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2056,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{28}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Peer) GetId() string {
@@ -1973,7 +2104,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[29]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2116,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[29]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2129,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{29}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TransferLeadershipRequest) GetTo() string {
@@ -2018,7 +2149,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[30]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2161,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[30]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2174,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{30}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TransferLeadershipResponse) GetFrom() string {
@@ -2060,11 +2191,3088 @@ func (x *TransferLeadershipResponse) GetLeader() string {
 	return ""
 }
 
+// WatchRequest asks for the changes after a revision.
+type WatchRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Changes after it; 0: the whole state first.
+	AfterRevision uint64 `protobuf:"varint,1,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"`
+	// Which tables: sessions, intercepts, nodes, workloads, config, servers,
+	// tokens, identities, policies, keys; empty: all that the caller may read.
+	Tables        []string `protobuf:"bytes,2,rep,name=tables,proto3" json:"tables,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRequest) Reset() {
+	*x = WatchRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRequest) ProtoMessage() {}
+
+func (x *WatchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
+func (*WatchRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *WatchRequest) GetAfterRevision() uint64 {
+	if x != nil {
+		return x.AfterRevision
+	}
+	return 0
+}
+
+func (x *WatchRequest) GetTables() []string {
+	if x != nil {
+		return x.Tables
+	}
+	return nil
+}
+
+// WatchResponse holds changes in order. All changes of one revision are in one
+// response.
+type WatchResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The state after this response.
+	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// What was sent before is to be forgotten: the changes are the whole state,
+	// because the receiver was too far behind or the state was restored.
+	Full          bool      `protobuf:"varint,2,opt,name=full,proto3" json:"full,omitempty"`
+	Changes       []*Change `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchResponse) Reset() {
+	*x = WatchResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchResponse) ProtoMessage() {}
+
+func (x *WatchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
+func (*WatchResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *WatchResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *WatchResponse) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+func (x *WatchResponse) GetChanges() []*Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type Change struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Table    string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	Key      string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	// "put" or "delete".
+	Op string `protobuf:"bytes,4,opt,name=op,proto3" json:"op,omitempty"`
+	// SHA-256 of the row without its secrets, for comparisons; empty when
+	// deleted.
+	Hash []byte `protobuf:"bytes,5,opt,name=hash,proto3" json:"hash,omitempty"`
+	// Types that are valid to be assigned to Row:
+	//
+	//	*Change_Session
+	//	*Change_Intercept
+	//	*Change_Node
+	//	*Change_Workload
+	//	*Change_Config
+	//	*Change_Server
+	Row           isChange_Row `protobuf_oneof:"row"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Change) Reset() {
+	*x = Change{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Change) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Change) ProtoMessage() {}
+
+func (x *Change) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Change.ProtoReflect.Descriptor instead.
+func (*Change) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Change) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Change) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *Change) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Change) GetOp() string {
+	if x != nil {
+		return x.Op
+	}
+	return ""
+}
+
+func (x *Change) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *Change) GetRow() isChange_Row {
+	if x != nil {
+		return x.Row
+	}
+	return nil
+}
+
+func (x *Change) GetSession() *Session {
+	if x != nil {
+		if x, ok := x.Row.(*Change_Session); ok {
+			return x.Session
+		}
+	}
+	return nil
+}
+
+func (x *Change) GetIntercept() *Intercept {
+	if x != nil {
+		if x, ok := x.Row.(*Change_Intercept); ok {
+			return x.Intercept
+		}
+	}
+	return nil
+}
+
+func (x *Change) GetNode() *Node {
+	if x != nil {
+		if x, ok := x.Row.(*Change_Node); ok {
+			return x.Node
+		}
+	}
+	return nil
+}
+
+func (x *Change) GetWorkload() *Workload {
+	if x != nil {
+		if x, ok := x.Row.(*Change_Workload); ok {
+			return x.Workload
+		}
+	}
+	return nil
+}
+
+func (x *Change) GetConfig() *Config {
+	if x != nil {
+		if x, ok := x.Row.(*Change_Config); ok {
+			return x.Config
+		}
+	}
+	return nil
+}
+
+func (x *Change) GetServer() *Server {
+	if x != nil {
+		if x, ok := x.Row.(*Change_Server); ok {
+			return x.Server
+		}
+	}
+	return nil
+}
+
+type isChange_Row interface {
+	isChange_Row()
+}
+
+type Change_Session struct {
+	Session *Session `protobuf:"bytes,16,opt,name=session,proto3,oneof"`
+}
+
+type Change_Intercept struct {
+	Intercept *Intercept `protobuf:"bytes,17,opt,name=intercept,proto3,oneof"`
+}
+
+type Change_Node struct {
+	Node *Node `protobuf:"bytes,18,opt,name=node,proto3,oneof"`
+}
+
+type Change_Workload struct {
+	Workload *Workload `protobuf:"bytes,19,opt,name=workload,proto3,oneof"`
+}
+
+type Change_Config struct {
+	Config *Config `protobuf:"bytes,20,opt,name=config,proto3,oneof"`
+}
+
+type Change_Server struct {
+	Server *Server `protobuf:"bytes,21,opt,name=server,proto3,oneof"`
+}
+
+func (*Change_Session) isChange_Row() {}
+
+func (*Change_Intercept) isChange_Row() {}
+
+func (*Change_Node) isChange_Row() {}
+
+func (*Change_Workload) isChange_Row() {}
+
+func (*Change_Config) isChange_Row() {}
+
+func (*Change_Server) isChange_Row() {}
+
+type Config struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Key            string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value          []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	ModifyRevision uint64                 `protobuf:"varint,3,opt,name=modify_revision,json=modifyRevision,proto3" json:"modify_revision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Config) Reset() {
+	*x = Config{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Config) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Config) ProtoMessage() {}
+
+func (x *Config) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Config.ProtoReflect.Descriptor instead.
+func (*Config) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Config) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Config) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *Config) GetModifyRevision() uint64 {
+	if x != nil {
+		return x.ModifyRevision
+	}
+	return 0
+}
+
+// AddPeerRequest takes a server that runs and waits into the configuration.
+type AddPeerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its server id, from its log or `trivet operator raft info`; empty: asked
+	// from the address.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// host:port of its main port.
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// Id or name of the server that it replaces; empty: none.
+	Replaces      string `protobuf:"bytes,3,opt,name=replaces,proto3" json:"replaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddPeerRequest) Reset() {
+	*x = AddPeerRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddPeerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddPeerRequest) ProtoMessage() {}
+
+func (x *AddPeerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddPeerRequest.ProtoReflect.Descriptor instead.
+func (*AddPeerRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *AddPeerRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AddPeerRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *AddPeerRequest) GetReplaces() string {
+	if x != nil {
+		return x.Replaces
+	}
+	return ""
+}
+
+type AddPeerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Peer          *Peer                  `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddPeerResponse) Reset() {
+	*x = AddPeerResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddPeerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddPeerResponse) ProtoMessage() {}
+
+func (x *AddPeerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddPeerResponse.ProtoReflect.Descriptor instead.
+func (*AddPeerResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *AddPeerResponse) GetPeer() *Peer {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
+type RemovePeerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id, or name when it is unique.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemovePeerRequest) Reset() {
+	*x = RemovePeerRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemovePeerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemovePeerRequest) ProtoMessage() {}
+
+func (x *RemovePeerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemovePeerRequest.ProtoReflect.Descriptor instead.
+func (*RemovePeerRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *RemovePeerRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type RemovePeerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Peer          *Peer                  `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemovePeerResponse) Reset() {
+	*x = RemovePeerResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemovePeerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemovePeerResponse) ProtoMessage() {}
+
+func (x *RemovePeerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemovePeerResponse.ProtoReflect.Descriptor instead.
+func (*RemovePeerResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *RemovePeerResponse) GetPeer() *Peer {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
+type RaftInfoRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaftInfoRequest) Reset() {
+	*x = RaftInfoRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaftInfoRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaftInfoRequest) ProtoMessage() {}
+
+func (x *RaftInfoRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaftInfoRequest.ProtoReflect.Descriptor instead.
+func (*RaftInfoRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{40}
+}
+
+// RaftInfoResponse is what the answering server knows of its own Raft.
+type RaftInfoResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// leader, follower, candidate or shutdown.
+	State       string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	Term        uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
+	LeaderId    string `protobuf:"bytes,5,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"`
+	LeaderName  string `protobuf:"bytes,6,opt,name=leader_name,json=leaderName,proto3" json:"leader_name,omitempty"`
+	FirstIndex  uint64 `protobuf:"varint,7,opt,name=first_index,json=firstIndex,proto3" json:"first_index,omitempty"`
+	LastIndex   uint64 `protobuf:"varint,8,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	CommitIndex uint64 `protobuf:"varint,9,opt,name=commit_index,json=commitIndex,proto3" json:"commit_index,omitempty"`
+	// What the state machine has applied.
+	AppliedIndex  uint64 `protobuf:"varint,10,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	Revision      uint64 `protobuf:"varint,11,opt,name=revision,proto3" json:"revision,omitempty"`
+	SnapshotIndex uint64 `protobuf:"varint,12,opt,name=snapshot_index,json=snapshotIndex,proto3" json:"snapshot_index,omitempty"`
+	SnapshotTerm  uint64 `protobuf:"varint,13,opt,name=snapshot_term,json=snapshotTerm,proto3" json:"snapshot_term,omitempty"`
+	LogStore      string `protobuf:"bytes,14,opt,name=log_store,json=logStore,proto3" json:"log_store,omitempty"`
+	LogBytes      uint64 `protobuf:"varint,15,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
+	// Since the leader was last heard, nanoseconds; 0 on the leader.
+	LastContact    int64  `protobuf:"varint,16,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
+	CommandVersion uint32 `protobuf:"varint,17,opt,name=command_version,json=commandVersion,proto3" json:"command_version,omitempty"`
+	Schema         uint32 `protobuf:"varint,18,opt,name=schema,proto3" json:"schema,omitempty"`
+	RestoreEpoch   uint64 `protobuf:"varint,19,opt,name=restore_epoch,json=restoreEpoch,proto3" json:"restore_epoch,omitempty"`
+	ClusterId      string `protobuf:"bytes,20,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RaftInfoResponse) Reset() {
+	*x = RaftInfoResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaftInfoResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaftInfoResponse) ProtoMessage() {}
+
+func (x *RaftInfoResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaftInfoResponse.ProtoReflect.Descriptor instead.
+func (*RaftInfoResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *RaftInfoResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RaftInfoResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RaftInfoResponse) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *RaftInfoResponse) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetLeaderId() string {
+	if x != nil {
+		return x.LeaderId
+	}
+	return ""
+}
+
+func (x *RaftInfoResponse) GetLeaderName() string {
+	if x != nil {
+		return x.LeaderName
+	}
+	return ""
+}
+
+func (x *RaftInfoResponse) GetFirstIndex() uint64 {
+	if x != nil {
+		return x.FirstIndex
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetCommitIndex() uint64 {
+	if x != nil {
+		return x.CommitIndex
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetSnapshotIndex() uint64 {
+	if x != nil {
+		return x.SnapshotIndex
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetSnapshotTerm() uint64 {
+	if x != nil {
+		return x.SnapshotTerm
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetLogStore() string {
+	if x != nil {
+		return x.LogStore
+	}
+	return ""
+}
+
+func (x *RaftInfoResponse) GetLogBytes() uint64 {
+	if x != nil {
+		return x.LogBytes
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetLastContact() int64 {
+	if x != nil {
+		return x.LastContact
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetCommandVersion() uint32 {
+	if x != nil {
+		return x.CommandVersion
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetRestoreEpoch() uint64 {
+	if x != nil {
+		return x.RestoreEpoch
+	}
+	return 0
+}
+
+func (x *RaftInfoResponse) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+type SaveSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SaveSnapshotRequest) Reset() {
+	*x = SaveSnapshotRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SaveSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveSnapshotRequest) ProtoMessage() {}
+
+func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{42}
+}
+
+// SnapshotChunk is a part of a snapshot archive (docs/snapshots.md).
+type SnapshotChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotChunk) Reset() {
+	*x = SnapshotChunk{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotChunk) ProtoMessage() {}
+
+func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
+func (*SnapshotChunk) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *SnapshotChunk) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type RestoreSnapshotResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	RestoreEpoch  uint64                 `protobuf:"varint,2,opt,name=restore_epoch,json=restoreEpoch,proto3" json:"restore_epoch,omitempty"`
+	Sessions      uint64                 `protobuf:"varint,3,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	Intercepts    uint64                 `protobuf:"varint,4,opt,name=intercepts,proto3" json:"intercepts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreSnapshotResponse) Reset() {
+	*x = RestoreSnapshotResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreSnapshotResponse) ProtoMessage() {}
+
+func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*RestoreSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *RestoreSnapshotResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *RestoreSnapshotResponse) GetRestoreEpoch() uint64 {
+	if x != nil {
+		return x.RestoreEpoch
+	}
+	return 0
+}
+
+func (x *RestoreSnapshotResponse) GetSessions() uint64 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *RestoreSnapshotResponse) GetIntercepts() uint64 {
+	if x != nil {
+		return x.Intercepts
+	}
+	return 0
+}
+
+type CreateTokenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Role that the token enrols.
+	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Glob of the names that may be enrolled; empty: "*".
+	NameGlob string `protobuf:"bytes,2,opt,name=name_glob,json=nameGlob,proto3" json:"name_glob,omitempty"`
+	// 0: 1.
+	Uses uint32 `protobuf:"varint,3,opt,name=uses,proto3" json:"uses,omitempty"`
+	// Nanoseconds; 0: an hour.
+	Ttl           int64 `protobuf:"varint,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateTokenRequest) Reset() {
+	*x = CreateTokenRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateTokenRequest) ProtoMessage() {}
+
+func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
+func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *CreateTokenRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *CreateTokenRequest) GetNameGlob() string {
+	if x != nil {
+		return x.NameGlob
+	}
+	return ""
+}
+
+func (x *CreateTokenRequest) GetUses() uint32 {
+	if x != nil {
+		return x.Uses
+	}
+	return 0
+}
+
+func (x *CreateTokenRequest) GetTtl() int64 {
+	if x != nil {
+		return x.Ttl
+	}
+	return 0
+}
+
+type CreateTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// trivet1.<id>.<secret>.<hash of the root's key>; shown once.
+	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateTokenResponse) Reset() {
+	*x = CreateTokenResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateTokenResponse) ProtoMessage() {}
+
+func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
+func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *CreateTokenResponse) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *CreateTokenResponse) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+type Token struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	NameGlob      string                 `protobuf:"bytes,3,opt,name=name_glob,json=nameGlob,proto3" json:"name_glob,omitempty"`
+	UsesLeft      uint32                 `protobuf:"varint,4,opt,name=uses_left,json=usesLeft,proto3" json:"uses_left,omitempty"`
+	Used          uint32                 `protobuf:"varint,5,opt,name=used,proto3" json:"used,omitempty"`
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	Revoked       bool                   `protobuf:"varint,7,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	CreatedBy     string                 `protobuf:"bytes,8,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Token) Reset() {
+	*x = Token{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Token) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Token) ProtoMessage() {}
+
+func (x *Token) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Token.ProtoReflect.Descriptor instead.
+func (*Token) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *Token) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Token) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Token) GetNameGlob() string {
+	if x != nil {
+		return x.NameGlob
+	}
+	return ""
+}
+
+func (x *Token) GetUsesLeft() uint32 {
+	if x != nil {
+		return x.UsesLeft
+	}
+	return 0
+}
+
+func (x *Token) GetUsed() uint32 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *Token) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *Token) GetRevoked() bool {
+	if x != nil {
+		return x.Revoked
+	}
+	return false
+}
+
+func (x *Token) GetCreatedBy() string {
+	if x != nil {
+		return x.CreatedBy
+	}
+	return ""
+}
+
+func (x *Token) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+type ListTokensRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTokensRequest) Reset() {
+	*x = ListTokensRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTokensRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTokensRequest) ProtoMessage() {}
+
+func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
+func (*ListTokensRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ListTokensRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+type ListTokensResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tokens        []*Token               `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTokensResponse) Reset() {
+	*x = ListTokensResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTokensResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTokensResponse) ProtoMessage() {}
+
+func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
+func (*ListTokensResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *ListTokensResponse) GetTokens() []*Token {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *ListTokensResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ListTokensResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type RevokeTokenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeTokenRequest) Reset() {
+	*x = RevokeTokenRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeTokenRequest) ProtoMessage() {}
+
+func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
+func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *RevokeTokenRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type RevokeTokenResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeTokenResponse) Reset() {
+	*x = RevokeTokenResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeTokenResponse) ProtoMessage() {}
+
+func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
+func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *RevokeTokenResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// EnrollRequest asks for a certificate with a token. It needs none itself.
+type EnrollRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Role  string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	Name  string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// PEM request for a P-256 key; proves that the caller has the key.
+	Csr           []byte `protobuf:"bytes,4,opt,name=csr,proto3" json:"csr,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnrollRequest) Reset() {
+	*x = EnrollRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnrollRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnrollRequest) ProtoMessage() {}
+
+func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnrollRequest.ProtoReflect.Descriptor instead.
+func (*EnrollRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *EnrollRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *EnrollRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *EnrollRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *EnrollRequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+type EnrollResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PEM: leaf and issuing CA.
+	Chain []byte `protobuf:"bytes,1,opt,name=chain,proto3" json:"chain,omitempty"`
+	// PEM: the roots.
+	Roots []byte `protobuf:"bytes,2,opt,name=roots,proto3" json:"roots,omitempty"`
+	// Main addresses of the servers.
+	Servers []string `protobuf:"bytes,3,rep,name=servers,proto3" json:"servers,omitempty"`
+	// Seal keys, for servers only.
+	Keyring       []byte                 `protobuf:"bytes,4,opt,name=keyring,proto3" json:"keyring,omitempty"`
+	Identity      string                 `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"`
+	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnrollResponse) Reset() {
+	*x = EnrollResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnrollResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnrollResponse) ProtoMessage() {}
+
+func (x *EnrollResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnrollResponse.ProtoReflect.Descriptor instead.
+func (*EnrollResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *EnrollResponse) GetChain() []byte {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
+func (x *EnrollResponse) GetRoots() []byte {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
+func (x *EnrollResponse) GetServers() []string {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+func (x *EnrollResponse) GetKeyring() []byte {
+	if x != nil {
+		return x.Keyring
+	}
+	return nil
+}
+
+func (x *EnrollResponse) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *EnrollResponse) GetNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfter
+	}
+	return nil
+}
+
+// RenewRequest asks for the next certificate of the caller's identity. A
+// certificate that ended not long ago is enough.
+type RenewRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Csr           []byte                 `protobuf:"bytes,1,opt,name=csr,proto3" json:"csr,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewRequest) Reset() {
+	*x = RenewRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewRequest) ProtoMessage() {}
+
+func (x *RenewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
+func (*RenewRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *RenewRequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+type ListIdentitiesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIdentitiesRequest) Reset() {
+	*x = ListIdentitiesRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIdentitiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIdentitiesRequest) ProtoMessage() {}
+
+func (x *ListIdentitiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIdentitiesRequest.ProtoReflect.Descriptor instead.
+func (*ListIdentitiesRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ListIdentitiesRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+type ListIdentitiesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Identities    []*Identity            `protobuf:"bytes,1,rep,name=identities,proto3" json:"identities,omitempty"`
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIdentitiesResponse) Reset() {
+	*x = ListIdentitiesResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIdentitiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIdentitiesResponse) ProtoMessage() {}
+
+func (x *ListIdentitiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIdentitiesResponse.ProtoReflect.Descriptor instead.
+func (*ListIdentitiesResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ListIdentitiesResponse) GetIdentities() []*Identity {
+	if x != nil {
+		return x.Identities
+	}
+	return nil
+}
+
+func (x *ListIdentitiesResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ListIdentitiesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type Identity struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uri           string                 `protobuf:"bytes,1,opt,name=uri,proto3" json:"uri,omitempty"`
+	Denied        bool                   `protobuf:"varint,2,opt,name=denied,proto3" json:"denied,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	ChangedAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Identity) Reset() {
+	*x = Identity{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Identity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Identity) ProtoMessage() {}
+
+func (x *Identity) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Identity.ProtoReflect.Descriptor instead.
+func (*Identity) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *Identity) GetUri() string {
+	if x != nil {
+		return x.Uri
+	}
+	return ""
+}
+
+func (x *Identity) GetDenied() bool {
+	if x != nil {
+		return x.Denied
+	}
+	return false
+}
+
+func (x *Identity) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Identity) GetChangedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ChangedAt
+	}
+	return nil
+}
+
+type SetIdentityRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uri           string                 `protobuf:"bytes,1,opt,name=uri,proto3" json:"uri,omitempty"`
+	Denied        bool                   `protobuf:"varint,2,opt,name=denied,proto3" json:"denied,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetIdentityRequest) Reset() {
+	*x = SetIdentityRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetIdentityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetIdentityRequest) ProtoMessage() {}
+
+func (x *SetIdentityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetIdentityRequest.ProtoReflect.Descriptor instead.
+func (*SetIdentityRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *SetIdentityRequest) GetUri() string {
+	if x != nil {
+		return x.Uri
+	}
+	return ""
+}
+
+func (x *SetIdentityRequest) GetDenied() bool {
+	if x != nil {
+		return x.Denied
+	}
+	return false
+}
+
+func (x *SetIdentityRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type SetIdentityResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetIdentityResponse) Reset() {
+	*x = SetIdentityResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetIdentityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetIdentityResponse) ProtoMessage() {}
+
+func (x *SetIdentityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetIdentityResponse.ProtoReflect.Descriptor instead.
+func (*SetIdentityResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *SetIdentityResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type GetAuthorityRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetAuthorityRequest) Reset() {
+	*x = GetAuthorityRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAuthorityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAuthorityRequest) ProtoMessage() {}
+
+func (x *GetAuthorityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAuthorityRequest.ProtoReflect.Descriptor instead.
+func (*GetAuthorityRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{60}
+}
+
+type GetAuthorityResponse struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	ClusterName string                 `protobuf:"bytes,1,opt,name=cluster_name,json=clusterName,proto3" json:"cluster_name,omitempty"`
+	// PEM.
+	Roots      []byte    `protobuf:"bytes,2,opt,name=roots,proto3" json:"roots,omitempty"`
+	Issuers    []*Issuer `protobuf:"bytes,3,rep,name=issuers,proto3" json:"issuers,omitempty"`
+	SealKeyIds []string  `protobuf:"bytes,4,rep,name=seal_key_ids,json=sealKeyIds,proto3" json:"seal_key_ids,omitempty"`
+	// The seal key in use.
+	SealKeyId     string `protobuf:"bytes,5,opt,name=seal_key_id,json=sealKeyId,proto3" json:"seal_key_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetAuthorityResponse) Reset() {
+	*x = GetAuthorityResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAuthorityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAuthorityResponse) ProtoMessage() {}
+
+func (x *GetAuthorityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAuthorityResponse.ProtoReflect.Descriptor instead.
+func (*GetAuthorityResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *GetAuthorityResponse) GetClusterName() string {
+	if x != nil {
+		return x.ClusterName
+	}
+	return ""
+}
+
+func (x *GetAuthorityResponse) GetRoots() []byte {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
+func (x *GetAuthorityResponse) GetIssuers() []*Issuer {
+	if x != nil {
+		return x.Issuers
+	}
+	return nil
+}
+
+func (x *GetAuthorityResponse) GetSealKeyIds() []string {
+	if x != nil {
+		return x.SealKeyIds
+	}
+	return nil
+}
+
+func (x *GetAuthorityResponse) GetSealKeyId() string {
+	if x != nil {
+		return x.SealKeyId
+	}
+	return ""
+}
+
+type Issuer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Certificate   []byte                 `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	Active        bool                   `protobuf:"varint,3,opt,name=active,proto3" json:"active,omitempty"`
+	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Issuer) Reset() {
+	*x = Issuer{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Issuer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Issuer) ProtoMessage() {}
+
+func (x *Issuer) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Issuer.ProtoReflect.Descriptor instead.
+func (*Issuer) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *Issuer) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Issuer) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *Issuer) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *Issuer) GetNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfter
+	}
+	return nil
+}
+
+// RotateAuthorityRequest makes a new issuing CA the active one. It was signed
+// offline by the root.
+type RotateAuthorityRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PEM.
+	Certificate []byte `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// PKCS #8 PEM; sealed before it is stored.
+	Key           []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateAuthorityRequest) Reset() {
+	*x = RotateAuthorityRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateAuthorityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateAuthorityRequest) ProtoMessage() {}
+
+func (x *RotateAuthorityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateAuthorityRequest.ProtoReflect.Descriptor instead.
+func (*RotateAuthorityRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *RotateAuthorityRequest) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *RotateAuthorityRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+type RotateAuthorityResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Issuer        *Issuer                `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateAuthorityResponse) Reset() {
+	*x = RotateAuthorityResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateAuthorityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateAuthorityResponse) ProtoMessage() {}
+
+func (x *RotateAuthorityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateAuthorityResponse.ProtoReflect.Descriptor instead.
+func (*RotateAuthorityResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *RotateAuthorityResponse) GetIssuer() *Issuer {
+	if x != nil {
+		return x.Issuer
+	}
+	return nil
+}
+
+type ListAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// security, action or lifecycle; empty: all.
+	Class string `protobuf:"bytes,1,opt,name=class,proto3" json:"class,omitempty"`
+	// Records after this number of their class.
+	After uint64 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
+	// Also those to come.
+	Follow        bool `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditRequest) Reset() {
+	*x = ListAuditRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditRequest) ProtoMessage() {}
+
+func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
+func (*ListAuditRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *ListAuditRequest) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *ListAuditRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+type ListAuditResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Records []*v1.AuditRow         `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	// Heads of the chains at the time of the answer.
+	Heads         []*v1.AuditHead `protobuf:"bytes,2,rep,name=heads,proto3" json:"heads,omitempty"`
+	Revision      uint64          `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditResponse) Reset() {
+	*x = ListAuditResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditResponse) ProtoMessage() {}
+
+func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
+func (*ListAuditResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *ListAuditResponse) GetRecords() []*v1.AuditRow {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *ListAuditResponse) GetHeads() []*v1.AuditHead {
+	if x != nil {
+		return x.Heads
+	}
+	return nil
+}
+
+func (x *ListAuditResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// CollectRequest asks the answering server for its part of a support bundle.
+type CollectRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Nanoseconds of CPU profile; 0: none.
+	CpuProfile    int64 `protobuf:"varint,1,opt,name=cpu_profile,json=cpuProfile,proto3" json:"cpu_profile,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CollectRequest) Reset() {
+	*x = CollectRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollectRequest) ProtoMessage() {}
+
+func (x *CollectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollectRequest.ProtoReflect.Descriptor instead.
+func (*CollectRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *CollectRequest) GetCpuProfile() int64 {
+	if x != nil {
+		return x.CpuProfile
+	}
+	return 0
+}
+
+// CollectResponse is a part of a file.
+type CollectResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CollectResponse) Reset() {
+	*x = CollectResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollectResponse) ProtoMessage() {}
+
+func (x *CollectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollectResponse.ProtoReflect.Descriptor instead.
+func (*CollectResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *CollectResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CollectResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type ProfileRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// cpu, heap, goroutine, mutex, block, allocs or trace.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Nanoseconds, for cpu and trace; 0: 10 s.
+	Duration      int64 `protobuf:"varint,2,opt,name=duration,proto3" json:"duration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProfileRequest) Reset() {
+	*x = ProfileRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProfileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProfileRequest) ProtoMessage() {}
+
+func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProfileRequest.ProtoReflect.Descriptor instead.
+func (*ProfileRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *ProfileRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ProfileRequest) GetDuration() int64 {
+	if x != nil {
+		return x.Duration
+	}
+	return 0
+}
+
+type ProfileChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProfileChunk) Reset() {
+	*x = ProfileChunk{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProfileChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProfileChunk) ProtoMessage() {}
+
+func (x *ProfileChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProfileChunk.ProtoReflect.Descriptor instead.
+func (*ProfileChunk) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *ProfileChunk) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type HealthRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthRequest) Reset() {
+	*x = HealthRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthRequest) ProtoMessage() {}
+
+func (x *HealthRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
+func (*HealthRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{71}
+}
+
+// HealthResponse is the answering server's view of itself.
+type HealthResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Server string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	Checks []*HealthCheck         `protobuf:"bytes,2,rep,name=checks,proto3" json:"checks,omitempty"`
+	// The server's wall clock.
+	Time          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthResponse) Reset() {
+	*x = HealthResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthResponse) ProtoMessage() {}
+
+func (x *HealthResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
+func (*HealthResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *HealthResponse) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *HealthResponse) GetChecks() []*HealthCheck {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+func (x *HealthResponse) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+type HealthCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// ok, warning or critical.
+	Level         string `protobuf:"bytes,2,opt,name=level,proto3" json:"level,omitempty"`
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	Hint          string `protobuf:"bytes,4,opt,name=hint,proto3" json:"hint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthCheck) Reset() {
+	*x = HealthCheck{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthCheck) ProtoMessage() {}
+
+func (x *HealthCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
+func (*HealthCheck) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *HealthCheck) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *HealthCheck) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *HealthCheck) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *HealthCheck) GetHint() string {
+	if x != nil {
+		return x.Hint
+	}
+	return ""
+}
+
+type GetLimitsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLimitsRequest) Reset() {
+	*x = GetLimitsRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLimitsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLimitsRequest) ProtoMessage() {}
+
+func (x *GetLimitsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLimitsRequest.ProtoReflect.Descriptor instead.
+func (*GetLimitsRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{74}
+}
+
+type GetLimitsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// With the defaults filled in.
+	Limits        *v1.Limits `protobuf:"bytes,1,opt,name=limits,proto3" json:"limits,omitempty"`
+	Revision      uint64     `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLimitsResponse) Reset() {
+	*x = GetLimitsResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLimitsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLimitsResponse) ProtoMessage() {}
+
+func (x *GetLimitsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLimitsResponse.ProtoReflect.Descriptor instead.
+func (*GetLimitsResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *GetLimitsResponse) GetLimits() *v1.Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *GetLimitsResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type SetLimitsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limits        *v1.Limits             `protobuf:"bytes,1,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLimitsRequest) Reset() {
+	*x = SetLimitsRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLimitsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLimitsRequest) ProtoMessage() {}
+
+func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLimitsRequest.ProtoReflect.Descriptor instead.
+func (*SetLimitsRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{76}
+}
+
+func (x *SetLimitsRequest) GetLimits() *v1.Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+type SetLimitsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLimitsResponse) Reset() {
+	*x = SetLimitsResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLimitsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLimitsResponse) ProtoMessage() {}
+
+func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
+func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *SetLimitsResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type ListPoliciesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoliciesRequest) Reset() {
+	*x = ListPoliciesRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesRequest) ProtoMessage() {}
+
+func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
+func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{78}
+}
+
+type ListPoliciesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Policies      []*v1.PolicyRow        `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoliciesResponse) Reset() {
+	*x = ListPoliciesResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesResponse) ProtoMessage() {}
+
+func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
+func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{79}
+}
+
+func (x *ListPoliciesResponse) GetPolicies() []*v1.PolicyRow {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+func (x *ListPoliciesResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type PutPolicyRequest struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Policy           *v1.PolicyRow          `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	IfModifyRevision *uint64                `protobuf:"varint,2,opt,name=if_modify_revision,json=ifModifyRevision,proto3,oneof" json:"if_modify_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *PutPolicyRequest) Reset() {
+	*x = PutPolicyRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutPolicyRequest) ProtoMessage() {}
+
+func (x *PutPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutPolicyRequest.ProtoReflect.Descriptor instead.
+func (*PutPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *PutPolicyRequest) GetPolicy() *v1.PolicyRow {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *PutPolicyRequest) GetIfModifyRevision() uint64 {
+	if x != nil && x.IfModifyRevision != nil {
+		return *x.IfModifyRevision
+	}
+	return 0
+}
+
+type PutPolicyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutPolicyResponse) Reset() {
+	*x = PutPolicyResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutPolicyResponse) ProtoMessage() {}
+
+func (x *PutPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutPolicyResponse.ProtoReflect.Descriptor instead.
+func (*PutPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *PutPolicyResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type DeletePolicyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePolicyRequest) Reset() {
+	*x = DeletePolicyRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePolicyRequest) ProtoMessage() {}
+
+func (x *DeletePolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePolicyRequest.ProtoReflect.Descriptor instead.
+func (*DeletePolicyRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{82}
+}
+
+func (x *DeletePolicyRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type DeletePolicyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePolicyResponse) Reset() {
+	*x = DeletePolicyResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[83]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePolicyResponse) ProtoMessage() {}
+
+func (x *DeletePolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[83]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePolicyResponse.ProtoReflect.Descriptor instead.
+func (*DeletePolicyResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{83}
+}
+
+func (x *DeletePolicyResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 var File_trivet_operator_v1_operator_proto protoreflect.FileDescriptor
 
 const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\n" +
-	"!trivet/operator/v1/operator.proto\x12\x12trivet.operator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"telepresence/manager/manager.proto\"\x0f\n" +
+	"!trivet/operator/v1/operator.proto\x12\x12trivet.operator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"telepresence/manager/manager.proto\x1a\x1ctrivet/command/v1/rows.proto\"\x0f\n" +
 	"\rStatusRequest\"\xfb\x02\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
@@ -2092,11 +5300,16 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\x05voter\x18\x05 \x01(\bR\x05voter\x12\x1c\n" +
 	"\treachable\x18\x06 \x01(\bR\treachable\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x1a\n" +
-	"\brevision\x18\b \x01(\x04R\brevision\"\x15\n" +
-	"\x13ListSessionsRequest\"k\n" +
+	"\brevision\x18\b \x01(\x04R\brevision\"C\n" +
+	"\x13ListSessionsRequest\x12,\n" +
+	"\x04page\x18\x01 \x01(\v2\x18.trivet.operator.v1.PageR\x04page\"\x93\x01\n" +
 	"\x14ListSessionsResponse\x127\n" +
 	"\bsessions\x18\x01 \x03(\v2\x1b.trivet.operator.v1.SessionR\bsessions\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"\x87\x02\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"0\n" +
+	"\x04Page\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\rR\x04size\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\"\x87\x02\n" +
 	"\aSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -2107,15 +5320,17 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\bidentity\x18\a \x01(\tR\bidentity\x129\n" +
 	"\n" +
 	"created_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x1a\n" +
-	"\battached\x18\t \x03(\tR\battached\"G\n" +
+	"\battached\x18\t \x03(\tR\battached\"u\n" +
 	"\x15ListInterceptsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
-	"\x03own\x18\x02 \x01(\bR\x03own\"s\n" +
+	"\x03own\x18\x02 \x01(\bR\x03own\x12,\n" +
+	"\x04page\x18\x03 \x01(\v2\x18.trivet.operator.v1.PageR\x04page\"\x9b\x01\n" +
 	"\x16ListInterceptsResponse\x12=\n" +
 	"\n" +
 	"intercepts\x18\x01 \x03(\v2\x1d.trivet.operator.v1.InterceptR\n" +
 	"intercepts\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\")\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\")\n" +
 	"\x13GetInterceptRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\xcb\x05\n" +
 	"\tIntercept\x12\x0e\n" +
@@ -2153,11 +5368,13 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\x16CreateInterceptRequest\x12F\n" +
 	"\arequest\x18\x01 \x01(\v2,.telepresence.manager.CreateInterceptRequestR\arequest\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x14\n" +
-	"\x05lease\x18\x03 \x01(\x03R\x05lease\"\x12\n" +
-	"\x10ListNodesRequest\"_\n" +
+	"\x05lease\x18\x03 \x01(\x03R\x05lease\"@\n" +
+	"\x10ListNodesRequest\x12,\n" +
+	"\x04page\x18\x01 \x01(\v2\x18.trivet.operator.v1.PageR\x04page\"\x87\x01\n" +
 	"\x11ListNodesResponse\x12.\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x18.trivet.operator.v1.NodeR\x05nodes\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"\xba\x02\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xba\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12#\n" +
@@ -2170,12 +5387,14 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\tconnected\x18\t \x01(\bR\tconnected\x12;\n" +
 	"\vreported_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"reportedAt\"4\n" +
+	"reportedAt\"b\n" +
 	"\x14ListWorkloadsRequest\x12\x1c\n" +
-	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"o\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12,\n" +
+	"\x04page\x18\x02 \x01(\v2\x18.trivet.operator.v1.PageR\x04page\"\x97\x01\n" +
 	"\x15ListWorkloadsResponse\x12:\n" +
 	"\tworkloads\x18\x01 \x03(\v2\x1c.trivet.operator.v1.WorkloadR\tworkloads\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"\xe9\x01\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xe9\x01\n" +
 	"\bWorkload\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -2210,10 +5429,11 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
 	"\x06schema\x18\x03 \x01(\rR\x06schema\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\"\x12\n" +
-	"\x10ListPeersRequest\"W\n" +
+	"\x10ListPeersRequest\"\x88\x01\n" +
 	"\x11ListPeersResponse\x12.\n" +
 	"\x05peers\x18\x01 \x03(\v2\x18.trivet.operator.v1.PeerR\x05peers\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"r\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\x12/\n" +
+	"\x13configuration_index\x18\x03 \x01(\x04R\x12configurationIndex\"r\n" +
 	"\x04Peer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -2224,7 +5444,212 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"H\n" +
 	"\x1aTransferLeadershipResponse\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x16\n" +
-	"\x06leader\x18\x02 \x01(\tR\x06leaderB,Z*trivet/proto/trivet/operator/v1;operatorv1b\x06proto3"
+	"\x06leader\x18\x02 \x01(\tR\x06leader\"M\n" +
+	"\fWatchRequest\x12%\n" +
+	"\x0eafter_revision\x18\x01 \x01(\x04R\rafterRevision\x12\x16\n" +
+	"\x06tables\x18\x02 \x03(\tR\x06tables\"u\n" +
+	"\rWatchResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
+	"\x04full\x18\x02 \x01(\bR\x04full\x124\n" +
+	"\achanges\x18\x03 \x03(\v2\x1a.trivet.operator.v1.ChangeR\achanges\"\xc7\x03\n" +
+	"\x06Change\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x0e\n" +
+	"\x02op\x18\x04 \x01(\tR\x02op\x12\x12\n" +
+	"\x04hash\x18\x05 \x01(\fR\x04hash\x127\n" +
+	"\asession\x18\x10 \x01(\v2\x1b.trivet.operator.v1.SessionH\x00R\asession\x12=\n" +
+	"\tintercept\x18\x11 \x01(\v2\x1d.trivet.operator.v1.InterceptH\x00R\tintercept\x12.\n" +
+	"\x04node\x18\x12 \x01(\v2\x18.trivet.operator.v1.NodeH\x00R\x04node\x12:\n" +
+	"\bworkload\x18\x13 \x01(\v2\x1c.trivet.operator.v1.WorkloadH\x00R\bworkload\x124\n" +
+	"\x06config\x18\x14 \x01(\v2\x1a.trivet.operator.v1.ConfigH\x00R\x06config\x124\n" +
+	"\x06server\x18\x15 \x01(\v2\x1a.trivet.operator.v1.ServerH\x00R\x06serverB\x05\n" +
+	"\x03row\"Y\n" +
+	"\x06Config\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\x12'\n" +
+	"\x0fmodify_revision\x18\x03 \x01(\x04R\x0emodifyRevision\"V\n" +
+	"\x0eAddPeerRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
+	"\breplaces\x18\x03 \x01(\tR\breplaces\"?\n" +
+	"\x0fAddPeerResponse\x12,\n" +
+	"\x04peer\x18\x01 \x01(\v2\x18.trivet.operator.v1.PeerR\x04peer\"#\n" +
+	"\x11RemovePeerRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"B\n" +
+	"\x12RemovePeerResponse\x12,\n" +
+	"\x04peer\x18\x01 \x01(\v2\x18.trivet.operator.v1.PeerR\x04peer\"\x11\n" +
+	"\x0fRaftInfoRequest\"\xf0\x04\n" +
+	"\x10RaftInfoResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x12\n" +
+	"\x04term\x18\x04 \x01(\x04R\x04term\x12\x1b\n" +
+	"\tleader_id\x18\x05 \x01(\tR\bleaderId\x12\x1f\n" +
+	"\vleader_name\x18\x06 \x01(\tR\n" +
+	"leaderName\x12\x1f\n" +
+	"\vfirst_index\x18\a \x01(\x04R\n" +
+	"firstIndex\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\b \x01(\x04R\tlastIndex\x12!\n" +
+	"\fcommit_index\x18\t \x01(\x04R\vcommitIndex\x12#\n" +
+	"\rapplied_index\x18\n" +
+	" \x01(\x04R\fappliedIndex\x12\x1a\n" +
+	"\brevision\x18\v \x01(\x04R\brevision\x12%\n" +
+	"\x0esnapshot_index\x18\f \x01(\x04R\rsnapshotIndex\x12#\n" +
+	"\rsnapshot_term\x18\r \x01(\x04R\fsnapshotTerm\x12\x1b\n" +
+	"\tlog_store\x18\x0e \x01(\tR\blogStore\x12\x1b\n" +
+	"\tlog_bytes\x18\x0f \x01(\x04R\blogBytes\x12!\n" +
+	"\flast_contact\x18\x10 \x01(\x03R\vlastContact\x12'\n" +
+	"\x0fcommand_version\x18\x11 \x01(\rR\x0ecommandVersion\x12\x16\n" +
+	"\x06schema\x18\x12 \x01(\rR\x06schema\x12#\n" +
+	"\rrestore_epoch\x18\x13 \x01(\x04R\frestoreEpoch\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x14 \x01(\tR\tclusterId\"\x15\n" +
+	"\x13SaveSnapshotRequest\"#\n" +
+	"\rSnapshotChunk\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\x96\x01\n" +
+	"\x17RestoreSnapshotResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12#\n" +
+	"\rrestore_epoch\x18\x02 \x01(\x04R\frestoreEpoch\x12\x1a\n" +
+	"\bsessions\x18\x03 \x01(\x04R\bsessions\x12\x1e\n" +
+	"\n" +
+	"intercepts\x18\x04 \x01(\x04R\n" +
+	"intercepts\"k\n" +
+	"\x12CreateTokenRequest\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x1b\n" +
+	"\tname_glob\x18\x02 \x01(\tR\bnameGlob\x12\x12\n" +
+	"\x04uses\x18\x03 \x01(\rR\x04uses\x12\x10\n" +
+	"\x03ttl\x18\x04 \x01(\x03R\x03ttl\"^\n" +
+	"\x13CreateTokenResponse\x12/\n" +
+	"\x05token\x18\x01 \x01(\v2\x19.trivet.operator.v1.TokenR\x05token\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\"\xa8\x02\n" +
+	"\x05Token\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x1b\n" +
+	"\tname_glob\x18\x03 \x01(\tR\bnameGlob\x12\x1b\n" +
+	"\tuses_left\x18\x04 \x01(\rR\busesLeft\x12\x12\n" +
+	"\x04used\x18\x05 \x01(\rR\x04used\x129\n" +
+	"\n" +
+	"expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x18\n" +
+	"\arevoked\x18\a \x01(\bR\arevoked\x12\x1d\n" +
+	"\n" +
+	"created_by\x18\b \x01(\tR\tcreatedBy\x129\n" +
+	"\n" +
+	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"A\n" +
+	"\x11ListTokensRequest\x12,\n" +
+	"\x04page\x18\x01 \x01(\v2\x18.trivet.operator.v1.PageR\x04page\"\x8b\x01\n" +
+	"\x12ListTokensResponse\x121\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x19.trivet.operator.v1.TokenR\x06tokens\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"$\n" +
+	"\x12RevokeTokenRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"1\n" +
+	"\x13RevokeTokenResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\"_\n" +
+	"\rEnrollRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
+	"\x03csr\x18\x04 \x01(\fR\x03csr\"\xc5\x01\n" +
+	"\x0eEnrollResponse\x12\x14\n" +
+	"\x05chain\x18\x01 \x01(\fR\x05chain\x12\x14\n" +
+	"\x05roots\x18\x02 \x01(\fR\x05roots\x12\x18\n" +
+	"\aservers\x18\x03 \x03(\tR\aservers\x12\x18\n" +
+	"\akeyring\x18\x04 \x01(\fR\akeyring\x12\x1a\n" +
+	"\bidentity\x18\x05 \x01(\tR\bidentity\x127\n" +
+	"\tnot_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\" \n" +
+	"\fRenewRequest\x12\x10\n" +
+	"\x03csr\x18\x01 \x01(\fR\x03csr\"E\n" +
+	"\x15ListIdentitiesRequest\x12,\n" +
+	"\x04page\x18\x01 \x01(\v2\x18.trivet.operator.v1.PageR\x04page\"\x9a\x01\n" +
+	"\x16ListIdentitiesResponse\x12<\n" +
+	"\n" +
+	"identities\x18\x01 \x03(\v2\x1c.trivet.operator.v1.IdentityR\n" +
+	"identities\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\x87\x01\n" +
+	"\bIdentity\x12\x10\n" +
+	"\x03uri\x18\x01 \x01(\tR\x03uri\x12\x16\n" +
+	"\x06denied\x18\x02 \x01(\bR\x06denied\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x129\n" +
+	"\n" +
+	"changed_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\"V\n" +
+	"\x12SetIdentityRequest\x12\x10\n" +
+	"\x03uri\x18\x01 \x01(\tR\x03uri\x12\x16\n" +
+	"\x06denied\x18\x02 \x01(\bR\x06denied\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"1\n" +
+	"\x13SetIdentityResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\"\x15\n" +
+	"\x13GetAuthorityRequest\"\xc7\x01\n" +
+	"\x14GetAuthorityResponse\x12!\n" +
+	"\fcluster_name\x18\x01 \x01(\tR\vclusterName\x12\x14\n" +
+	"\x05roots\x18\x02 \x01(\fR\x05roots\x124\n" +
+	"\aissuers\x18\x03 \x03(\v2\x1a.trivet.operator.v1.IssuerR\aissuers\x12 \n" +
+	"\fseal_key_ids\x18\x04 \x03(\tR\n" +
+	"sealKeyIds\x12\x1e\n" +
+	"\vseal_key_id\x18\x05 \x01(\tR\tsealKeyId\"\x8b\x01\n" +
+	"\x06Issuer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
+	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x16\n" +
+	"\x06active\x18\x03 \x01(\bR\x06active\x127\n" +
+	"\tnot_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\"L\n" +
+	"\x16RotateAuthorityRequest\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\"M\n" +
+	"\x17RotateAuthorityResponse\x122\n" +
+	"\x06issuer\x18\x01 \x01(\v2\x1a.trivet.operator.v1.IssuerR\x06issuer\"V\n" +
+	"\x10ListAuditRequest\x12\x14\n" +
+	"\x05class\x18\x01 \x01(\tR\x05class\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x16\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\"\x9a\x01\n" +
+	"\x11ListAuditResponse\x125\n" +
+	"\arecords\x18\x01 \x03(\v2\x1b.trivet.command.v1.AuditRowR\arecords\x122\n" +
+	"\x05heads\x18\x02 \x03(\v2\x1c.trivet.command.v1.AuditHeadR\x05heads\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"1\n" +
+	"\x0eCollectRequest\x12\x1f\n" +
+	"\vcpu_profile\x18\x01 \x01(\x03R\n" +
+	"cpuProfile\"9\n" +
+	"\x0fCollectResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"@\n" +
+	"\x0eProfileRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
+	"\bduration\x18\x02 \x01(\x03R\bduration\"\"\n" +
+	"\fProfileChunk\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\x0f\n" +
+	"\rHealthRequest\"\x91\x01\n" +
+	"\x0eHealthResponse\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x127\n" +
+	"\x06checks\x18\x02 \x03(\v2\x1f.trivet.operator.v1.HealthCheckR\x06checks\x12.\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"e\n" +
+	"\vHealthCheck\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05level\x18\x02 \x01(\tR\x05level\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x12\n" +
+	"\x04hint\x18\x04 \x01(\tR\x04hint\"\x12\n" +
+	"\x10GetLimitsRequest\"b\n" +
+	"\x11GetLimitsResponse\x121\n" +
+	"\x06limits\x18\x01 \x01(\v2\x19.trivet.command.v1.LimitsR\x06limits\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"E\n" +
+	"\x10SetLimitsRequest\x121\n" +
+	"\x06limits\x18\x01 \x01(\v2\x19.trivet.command.v1.LimitsR\x06limits\"/\n" +
+	"\x11SetLimitsResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\"\x15\n" +
+	"\x13ListPoliciesRequest\"l\n" +
+	"\x14ListPoliciesResponse\x128\n" +
+	"\bpolicies\x18\x01 \x03(\v2\x1c.trivet.command.v1.PolicyRowR\bpolicies\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"\x92\x01\n" +
+	"\x10PutPolicyRequest\x124\n" +
+	"\x06policy\x18\x01 \x01(\v2\x1c.trivet.command.v1.PolicyRowR\x06policy\x121\n" +
+	"\x12if_modify_revision\x18\x02 \x01(\x04H\x00R\x10ifModifyRevision\x88\x01\x01B\x15\n" +
+	"\x13_if_modify_revision\"/\n" +
+	"\x11PutPolicyResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\")\n" +
+	"\x13DeletePolicyRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"2\n" +
+	"\x14DeletePolicyResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevisionB,Z*trivet/proto/trivet/operator/v1;operatorv1b\x06proto3"
 
 var (
 	file_trivet_operator_v1_operator_proto_rawDescOnce sync.Once
@@ -2238,61 +5663,151 @@ func file_trivet_operator_v1_operator_proto_rawDescGZIP() []byte {
 	return file_trivet_operator_v1_operator_proto_rawDescData
 }
 
-var file_trivet_operator_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_trivet_operator_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
 var file_trivet_operator_v1_operator_proto_goTypes = []any{
 	(*StatusRequest)(nil),                  // 0: trivet.operator.v1.StatusRequest
 	(*StatusResponse)(nil),                 // 1: trivet.operator.v1.StatusResponse
 	(*Server)(nil),                         // 2: trivet.operator.v1.Server
 	(*ListSessionsRequest)(nil),            // 3: trivet.operator.v1.ListSessionsRequest
 	(*ListSessionsResponse)(nil),           // 4: trivet.operator.v1.ListSessionsResponse
-	(*Session)(nil),                        // 5: trivet.operator.v1.Session
-	(*ListInterceptsRequest)(nil),          // 6: trivet.operator.v1.ListInterceptsRequest
-	(*ListInterceptsResponse)(nil),         // 7: trivet.operator.v1.ListInterceptsResponse
-	(*GetInterceptRequest)(nil),            // 8: trivet.operator.v1.GetInterceptRequest
-	(*Intercept)(nil),                      // 9: trivet.operator.v1.Intercept
-	(*DeleteInterceptRequest)(nil),         // 10: trivet.operator.v1.DeleteInterceptRequest
-	(*DeleteInterceptResponse)(nil),        // 11: trivet.operator.v1.DeleteInterceptResponse
-	(*CreateInterceptRequest)(nil),         // 12: trivet.operator.v1.CreateInterceptRequest
-	(*ListNodesRequest)(nil),               // 13: trivet.operator.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),              // 14: trivet.operator.v1.ListNodesResponse
-	(*Node)(nil),                           // 15: trivet.operator.v1.Node
-	(*ListWorkloadsRequest)(nil),           // 16: trivet.operator.v1.ListWorkloadsRequest
-	(*ListWorkloadsResponse)(nil),          // 17: trivet.operator.v1.ListWorkloadsResponse
-	(*Workload)(nil),                       // 18: trivet.operator.v1.Workload
-	(*Port)(nil),                           // 19: trivet.operator.v1.Port
-	(*PutConfigRequest)(nil),               // 20: trivet.operator.v1.PutConfigRequest
-	(*PutConfigResponse)(nil),              // 21: trivet.operator.v1.PutConfigResponse
-	(*GetConfigRequest)(nil),               // 22: trivet.operator.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),              // 23: trivet.operator.v1.GetConfigResponse
-	(*DigestRequest)(nil),                  // 24: trivet.operator.v1.DigestRequest
-	(*DigestResponse)(nil),                 // 25: trivet.operator.v1.DigestResponse
-	(*ListPeersRequest)(nil),               // 26: trivet.operator.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),              // 27: trivet.operator.v1.ListPeersResponse
-	(*Peer)(nil),                           // 28: trivet.operator.v1.Peer
-	(*TransferLeadershipRequest)(nil),      // 29: trivet.operator.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil),     // 30: trivet.operator.v1.TransferLeadershipResponse
-	(*timestamppb.Timestamp)(nil),          // 31: google.protobuf.Timestamp
-	(*manager.CreateInterceptRequest)(nil), // 32: telepresence.manager.CreateInterceptRequest
+	(*Page)(nil),                           // 5: trivet.operator.v1.Page
+	(*Session)(nil),                        // 6: trivet.operator.v1.Session
+	(*ListInterceptsRequest)(nil),          // 7: trivet.operator.v1.ListInterceptsRequest
+	(*ListInterceptsResponse)(nil),         // 8: trivet.operator.v1.ListInterceptsResponse
+	(*GetInterceptRequest)(nil),            // 9: trivet.operator.v1.GetInterceptRequest
+	(*Intercept)(nil),                      // 10: trivet.operator.v1.Intercept
+	(*DeleteInterceptRequest)(nil),         // 11: trivet.operator.v1.DeleteInterceptRequest
+	(*DeleteInterceptResponse)(nil),        // 12: trivet.operator.v1.DeleteInterceptResponse
+	(*CreateInterceptRequest)(nil),         // 13: trivet.operator.v1.CreateInterceptRequest
+	(*ListNodesRequest)(nil),               // 14: trivet.operator.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),              // 15: trivet.operator.v1.ListNodesResponse
+	(*Node)(nil),                           // 16: trivet.operator.v1.Node
+	(*ListWorkloadsRequest)(nil),           // 17: trivet.operator.v1.ListWorkloadsRequest
+	(*ListWorkloadsResponse)(nil),          // 18: trivet.operator.v1.ListWorkloadsResponse
+	(*Workload)(nil),                       // 19: trivet.operator.v1.Workload
+	(*Port)(nil),                           // 20: trivet.operator.v1.Port
+	(*PutConfigRequest)(nil),               // 21: trivet.operator.v1.PutConfigRequest
+	(*PutConfigResponse)(nil),              // 22: trivet.operator.v1.PutConfigResponse
+	(*GetConfigRequest)(nil),               // 23: trivet.operator.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),              // 24: trivet.operator.v1.GetConfigResponse
+	(*DigestRequest)(nil),                  // 25: trivet.operator.v1.DigestRequest
+	(*DigestResponse)(nil),                 // 26: trivet.operator.v1.DigestResponse
+	(*ListPeersRequest)(nil),               // 27: trivet.operator.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),              // 28: trivet.operator.v1.ListPeersResponse
+	(*Peer)(nil),                           // 29: trivet.operator.v1.Peer
+	(*TransferLeadershipRequest)(nil),      // 30: trivet.operator.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil),     // 31: trivet.operator.v1.TransferLeadershipResponse
+	(*WatchRequest)(nil),                   // 32: trivet.operator.v1.WatchRequest
+	(*WatchResponse)(nil),                  // 33: trivet.operator.v1.WatchResponse
+	(*Change)(nil),                         // 34: trivet.operator.v1.Change
+	(*Config)(nil),                         // 35: trivet.operator.v1.Config
+	(*AddPeerRequest)(nil),                 // 36: trivet.operator.v1.AddPeerRequest
+	(*AddPeerResponse)(nil),                // 37: trivet.operator.v1.AddPeerResponse
+	(*RemovePeerRequest)(nil),              // 38: trivet.operator.v1.RemovePeerRequest
+	(*RemovePeerResponse)(nil),             // 39: trivet.operator.v1.RemovePeerResponse
+	(*RaftInfoRequest)(nil),                // 40: trivet.operator.v1.RaftInfoRequest
+	(*RaftInfoResponse)(nil),               // 41: trivet.operator.v1.RaftInfoResponse
+	(*SaveSnapshotRequest)(nil),            // 42: trivet.operator.v1.SaveSnapshotRequest
+	(*SnapshotChunk)(nil),                  // 43: trivet.operator.v1.SnapshotChunk
+	(*RestoreSnapshotResponse)(nil),        // 44: trivet.operator.v1.RestoreSnapshotResponse
+	(*CreateTokenRequest)(nil),             // 45: trivet.operator.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),            // 46: trivet.operator.v1.CreateTokenResponse
+	(*Token)(nil),                          // 47: trivet.operator.v1.Token
+	(*ListTokensRequest)(nil),              // 48: trivet.operator.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),             // 49: trivet.operator.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),             // 50: trivet.operator.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),            // 51: trivet.operator.v1.RevokeTokenResponse
+	(*EnrollRequest)(nil),                  // 52: trivet.operator.v1.EnrollRequest
+	(*EnrollResponse)(nil),                 // 53: trivet.operator.v1.EnrollResponse
+	(*RenewRequest)(nil),                   // 54: trivet.operator.v1.RenewRequest
+	(*ListIdentitiesRequest)(nil),          // 55: trivet.operator.v1.ListIdentitiesRequest
+	(*ListIdentitiesResponse)(nil),         // 56: trivet.operator.v1.ListIdentitiesResponse
+	(*Identity)(nil),                       // 57: trivet.operator.v1.Identity
+	(*SetIdentityRequest)(nil),             // 58: trivet.operator.v1.SetIdentityRequest
+	(*SetIdentityResponse)(nil),            // 59: trivet.operator.v1.SetIdentityResponse
+	(*GetAuthorityRequest)(nil),            // 60: trivet.operator.v1.GetAuthorityRequest
+	(*GetAuthorityResponse)(nil),           // 61: trivet.operator.v1.GetAuthorityResponse
+	(*Issuer)(nil),                         // 62: trivet.operator.v1.Issuer
+	(*RotateAuthorityRequest)(nil),         // 63: trivet.operator.v1.RotateAuthorityRequest
+	(*RotateAuthorityResponse)(nil),        // 64: trivet.operator.v1.RotateAuthorityResponse
+	(*ListAuditRequest)(nil),               // 65: trivet.operator.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),              // 66: trivet.operator.v1.ListAuditResponse
+	(*CollectRequest)(nil),                 // 67: trivet.operator.v1.CollectRequest
+	(*CollectResponse)(nil),                // 68: trivet.operator.v1.CollectResponse
+	(*ProfileRequest)(nil),                 // 69: trivet.operator.v1.ProfileRequest
+	(*ProfileChunk)(nil),                   // 70: trivet.operator.v1.ProfileChunk
+	(*HealthRequest)(nil),                  // 71: trivet.operator.v1.HealthRequest
+	(*HealthResponse)(nil),                 // 72: trivet.operator.v1.HealthResponse
+	(*HealthCheck)(nil),                    // 73: trivet.operator.v1.HealthCheck
+	(*GetLimitsRequest)(nil),               // 74: trivet.operator.v1.GetLimitsRequest
+	(*GetLimitsResponse)(nil),              // 75: trivet.operator.v1.GetLimitsResponse
+	(*SetLimitsRequest)(nil),               // 76: trivet.operator.v1.SetLimitsRequest
+	(*SetLimitsResponse)(nil),              // 77: trivet.operator.v1.SetLimitsResponse
+	(*ListPoliciesRequest)(nil),            // 78: trivet.operator.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),           // 79: trivet.operator.v1.ListPoliciesResponse
+	(*PutPolicyRequest)(nil),               // 80: trivet.operator.v1.PutPolicyRequest
+	(*PutPolicyResponse)(nil),              // 81: trivet.operator.v1.PutPolicyResponse
+	(*DeletePolicyRequest)(nil),            // 82: trivet.operator.v1.DeletePolicyRequest
+	(*DeletePolicyResponse)(nil),           // 83: trivet.operator.v1.DeletePolicyResponse
+	(*timestamppb.Timestamp)(nil),          // 84: google.protobuf.Timestamp
+	(*manager.CreateInterceptRequest)(nil), // 85: telepresence.manager.CreateInterceptRequest
+	(*v1.AuditRow)(nil),                    // 86: trivet.command.v1.AuditRow
+	(*v1.AuditHead)(nil),                   // 87: trivet.command.v1.AuditHead
+	(*v1.Limits)(nil),                      // 88: trivet.command.v1.Limits
+	(*v1.PolicyRow)(nil),                   // 89: trivet.command.v1.PolicyRow
 }
 var file_trivet_operator_v1_operator_proto_depIdxs = []int32{
 	2,  // 0: trivet.operator.v1.StatusResponse.servers:type_name -> trivet.operator.v1.Server
-	5,  // 1: trivet.operator.v1.ListSessionsResponse.sessions:type_name -> trivet.operator.v1.Session
-	31, // 2: trivet.operator.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	9,  // 3: trivet.operator.v1.ListInterceptsResponse.intercepts:type_name -> trivet.operator.v1.Intercept
-	31, // 4: trivet.operator.v1.Intercept.created_at:type_name -> google.protobuf.Timestamp
-	31, // 5: trivet.operator.v1.Intercept.modified_at:type_name -> google.protobuf.Timestamp
-	31, // 6: trivet.operator.v1.Intercept.lease_until:type_name -> google.protobuf.Timestamp
-	32, // 7: trivet.operator.v1.CreateInterceptRequest.request:type_name -> telepresence.manager.CreateInterceptRequest
-	15, // 8: trivet.operator.v1.ListNodesResponse.nodes:type_name -> trivet.operator.v1.Node
-	31, // 9: trivet.operator.v1.Node.reported_at:type_name -> google.protobuf.Timestamp
-	18, // 10: trivet.operator.v1.ListWorkloadsResponse.workloads:type_name -> trivet.operator.v1.Workload
-	19, // 11: trivet.operator.v1.Workload.ports:type_name -> trivet.operator.v1.Port
-	28, // 12: trivet.operator.v1.ListPeersResponse.peers:type_name -> trivet.operator.v1.Peer
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	5,  // 1: trivet.operator.v1.ListSessionsRequest.page:type_name -> trivet.operator.v1.Page
+	6,  // 2: trivet.operator.v1.ListSessionsResponse.sessions:type_name -> trivet.operator.v1.Session
+	84, // 3: trivet.operator.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	5,  // 4: trivet.operator.v1.ListInterceptsRequest.page:type_name -> trivet.operator.v1.Page
+	10, // 5: trivet.operator.v1.ListInterceptsResponse.intercepts:type_name -> trivet.operator.v1.Intercept
+	84, // 6: trivet.operator.v1.Intercept.created_at:type_name -> google.protobuf.Timestamp
+	84, // 7: trivet.operator.v1.Intercept.modified_at:type_name -> google.protobuf.Timestamp
+	84, // 8: trivet.operator.v1.Intercept.lease_until:type_name -> google.protobuf.Timestamp
+	85, // 9: trivet.operator.v1.CreateInterceptRequest.request:type_name -> telepresence.manager.CreateInterceptRequest
+	5,  // 10: trivet.operator.v1.ListNodesRequest.page:type_name -> trivet.operator.v1.Page
+	16, // 11: trivet.operator.v1.ListNodesResponse.nodes:type_name -> trivet.operator.v1.Node
+	84, // 12: trivet.operator.v1.Node.reported_at:type_name -> google.protobuf.Timestamp
+	5,  // 13: trivet.operator.v1.ListWorkloadsRequest.page:type_name -> trivet.operator.v1.Page
+	19, // 14: trivet.operator.v1.ListWorkloadsResponse.workloads:type_name -> trivet.operator.v1.Workload
+	20, // 15: trivet.operator.v1.Workload.ports:type_name -> trivet.operator.v1.Port
+	29, // 16: trivet.operator.v1.ListPeersResponse.peers:type_name -> trivet.operator.v1.Peer
+	34, // 17: trivet.operator.v1.WatchResponse.changes:type_name -> trivet.operator.v1.Change
+	6,  // 18: trivet.operator.v1.Change.session:type_name -> trivet.operator.v1.Session
+	10, // 19: trivet.operator.v1.Change.intercept:type_name -> trivet.operator.v1.Intercept
+	16, // 20: trivet.operator.v1.Change.node:type_name -> trivet.operator.v1.Node
+	19, // 21: trivet.operator.v1.Change.workload:type_name -> trivet.operator.v1.Workload
+	35, // 22: trivet.operator.v1.Change.config:type_name -> trivet.operator.v1.Config
+	2,  // 23: trivet.operator.v1.Change.server:type_name -> trivet.operator.v1.Server
+	29, // 24: trivet.operator.v1.AddPeerResponse.peer:type_name -> trivet.operator.v1.Peer
+	29, // 25: trivet.operator.v1.RemovePeerResponse.peer:type_name -> trivet.operator.v1.Peer
+	47, // 26: trivet.operator.v1.CreateTokenResponse.token:type_name -> trivet.operator.v1.Token
+	84, // 27: trivet.operator.v1.Token.expires_at:type_name -> google.protobuf.Timestamp
+	84, // 28: trivet.operator.v1.Token.created_at:type_name -> google.protobuf.Timestamp
+	5,  // 29: trivet.operator.v1.ListTokensRequest.page:type_name -> trivet.operator.v1.Page
+	47, // 30: trivet.operator.v1.ListTokensResponse.tokens:type_name -> trivet.operator.v1.Token
+	84, // 31: trivet.operator.v1.EnrollResponse.not_after:type_name -> google.protobuf.Timestamp
+	5,  // 32: trivet.operator.v1.ListIdentitiesRequest.page:type_name -> trivet.operator.v1.Page
+	57, // 33: trivet.operator.v1.ListIdentitiesResponse.identities:type_name -> trivet.operator.v1.Identity
+	84, // 34: trivet.operator.v1.Identity.changed_at:type_name -> google.protobuf.Timestamp
+	62, // 35: trivet.operator.v1.GetAuthorityResponse.issuers:type_name -> trivet.operator.v1.Issuer
+	84, // 36: trivet.operator.v1.Issuer.not_after:type_name -> google.protobuf.Timestamp
+	62, // 37: trivet.operator.v1.RotateAuthorityResponse.issuer:type_name -> trivet.operator.v1.Issuer
+	86, // 38: trivet.operator.v1.ListAuditResponse.records:type_name -> trivet.command.v1.AuditRow
+	87, // 39: trivet.operator.v1.ListAuditResponse.heads:type_name -> trivet.command.v1.AuditHead
+	73, // 40: trivet.operator.v1.HealthResponse.checks:type_name -> trivet.operator.v1.HealthCheck
+	84, // 41: trivet.operator.v1.HealthResponse.time:type_name -> google.protobuf.Timestamp
+	88, // 42: trivet.operator.v1.GetLimitsResponse.limits:type_name -> trivet.command.v1.Limits
+	88, // 43: trivet.operator.v1.SetLimitsRequest.limits:type_name -> trivet.command.v1.Limits
+	89, // 44: trivet.operator.v1.ListPoliciesResponse.policies:type_name -> trivet.command.v1.PolicyRow
+	89, // 45: trivet.operator.v1.PutPolicyRequest.policy:type_name -> trivet.command.v1.PolicyRow
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_trivet_operator_v1_operator_proto_init() }
@@ -2300,14 +5815,23 @@ func file_trivet_operator_v1_operator_proto_init() {
 	if File_trivet_operator_v1_operator_proto != nil {
 		return
 	}
-	file_trivet_operator_v1_operator_proto_msgTypes[20].OneofWrappers = []any{}
+	file_trivet_operator_v1_operator_proto_msgTypes[21].OneofWrappers = []any{}
+	file_trivet_operator_v1_operator_proto_msgTypes[34].OneofWrappers = []any{
+		(*Change_Session)(nil),
+		(*Change_Intercept)(nil),
+		(*Change_Node)(nil),
+		(*Change_Workload)(nil),
+		(*Change_Config)(nil),
+		(*Change_Server)(nil),
+	}
+	file_trivet_operator_v1_operator_proto_msgTypes[80].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_operator_v1_operator_proto_rawDesc), len(file_trivet_operator_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   84,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

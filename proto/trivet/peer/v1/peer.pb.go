@@ -71,8 +71,12 @@ func (x *HelloRequest) GetServer() *ServerInfo {
 }
 
 type HelloResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Server        *ServerInfo            `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Server *ServerInfo            `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// The caller's id is in the receiver's Raft configuration.
+	Member bool `protobuf:"varint,2,opt,name=member,proto3" json:"member,omitempty"`
+	// The Raft configuration as the receiver knows it; empty without state.
+	Configuration []*ServerInfo `protobuf:"bytes,3,rep,name=configuration,proto3" json:"configuration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -114,6 +118,20 @@ func (x *HelloResponse) GetServer() *ServerInfo {
 	return nil
 }
 
+func (x *HelloResponse) GetMember() bool {
+	if x != nil {
+		return x.Member
+	}
+	return false
+}
+
+func (x *HelloResponse) GetConfiguration() []*ServerInfo {
+	if x != nil {
+		return x.Configuration
+	}
+	return nil
+}
+
 type ServerInfo struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Id        string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -122,9 +140,15 @@ type ServerInfo struct {
 	BootId    string                 `protobuf:"bytes,4,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	ClusterId string                 `protobuf:"bytes,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// It has Raft state already.
-	HasState      bool `protobuf:"varint,6,opt,name=has_state,json=hasState,proto3" json:"has_state,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HasState bool `protobuf:"varint,6,opt,name=has_state,json=hasState,proto3" json:"has_state,omitempty"`
+	// The sender's wall clock, unix nanoseconds.
+	Time    int64  `protobuf:"varint,7,opt,name=time,proto3" json:"time,omitempty"`
+	Version string `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
+	// The newest command and the state schema that it knows.
+	CommandVersion uint32 `protobuf:"varint,9,opt,name=command_version,json=commandVersion,proto3" json:"command_version,omitempty"`
+	Schema         uint32 `protobuf:"varint,10,opt,name=schema,proto3" json:"schema,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ServerInfo) Reset() {
@@ -197,6 +221,34 @@ func (x *ServerInfo) GetHasState() bool {
 		return x.HasState
 	}
 	return false
+}
+
+func (x *ServerInfo) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+func (x *ServerInfo) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ServerInfo) GetCommandVersion() uint32 {
+	if x != nil {
+		return x.CommandVersion
+	}
+	return 0
+}
+
+func (x *ServerInfo) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
 }
 
 // ProposeRequest forwards commands to the leader. The receiver does not
@@ -895,15 +947,807 @@ func (*TransferResponse) Descriptor() ([]byte, []int) {
 	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
+// ConfirmTermRequest asks a voter whether a term is still the newest that it
+// knows. It is sent after the read that waits for it arrived.
+type ConfirmTermRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmTermRequest) Reset() {
+	*x = ConfirmTermRequest{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmTermRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmTermRequest) ProtoMessage() {}
+
+func (x *ConfirmTermRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmTermRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmTermRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ConfirmTermRequest) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+type ConfirmTermResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest term that the voter has seen or voted in.
+	Term          uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmTermResponse) Reset() {
+	*x = ConfirmTermResponse{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmTermResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmTermResponse) ProtoMessage() {}
+
+func (x *ConfirmTermResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmTermResponse.ProtoReflect.Descriptor instead.
+func (*ConfirmTermResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ConfirmTermResponse) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *ConfirmTermResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// EvidenceRequest tells the other survivors that the sender saw the leader's
+// end, and how far its own log goes.
+type EvidenceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The sender.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Term          uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	Leader        string `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"`
+	LastTerm      uint64 `protobuf:"varint,4,opt,name=last_term,json=lastTerm,proto3" json:"last_term,omitempty"`
+	LastIndex     uint64 `protobuf:"varint,5,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvidenceRequest) Reset() {
+	*x = EvidenceRequest{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvidenceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvidenceRequest) ProtoMessage() {}
+
+func (x *EvidenceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvidenceRequest.ProtoReflect.Descriptor instead.
+func (*EvidenceRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *EvidenceRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *EvidenceRequest) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *EvidenceRequest) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *EvidenceRequest) GetLastTerm() uint64 {
+	if x != nil {
+		return x.LastTerm
+	}
+	return 0
+}
+
+func (x *EvidenceRequest) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+type EvidenceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The receiver saw the end of the same leader in the same term too.
+	Seen      bool   `protobuf:"varint,2,opt,name=seen,proto3" json:"seen,omitempty"`
+	LastTerm  uint64 `protobuf:"varint,3,opt,name=last_term,json=lastTerm,proto3" json:"last_term,omitempty"`
+	LastIndex uint64 `protobuf:"varint,4,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	// The newest term that the receiver has seen or voted in.
+	Term          uint64 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvidenceResponse) Reset() {
+	*x = EvidenceResponse{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvidenceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvidenceResponse) ProtoMessage() {}
+
+func (x *EvidenceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvidenceResponse.ProtoReflect.Descriptor instead.
+func (*EvidenceResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *EvidenceResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *EvidenceResponse) GetSeen() bool {
+	if x != nil {
+		return x.Seen
+	}
+	return false
+}
+
+func (x *EvidenceResponse) GetLastTerm() uint64 {
+	if x != nil {
+		return x.LastTerm
+	}
+	return 0
+}
+
+func (x *EvidenceResponse) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+func (x *EvidenceResponse) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+// JoinRequest asks the leader to take a server into the Raft configuration
+// under the id of its data directory.
+type JoinRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Server *ServerInfo            `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// Refused when the configuration has the name or the address under another
+	// id, unless that id is given here: then it is replaced.
+	Replaces      string `protobuf:"bytes,2,opt,name=replaces,proto3" json:"replaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinRequest) Reset() {
+	*x = JoinRequest{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinRequest) ProtoMessage() {}
+
+func (x *JoinRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
+func (*JoinRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *JoinRequest) GetServer() *ServerInfo {
+	if x != nil {
+		return x.Server
+	}
+	return nil
+}
+
+func (x *JoinRequest) GetReplaces() string {
+	if x != nil {
+		return x.Replaces
+	}
+	return ""
+}
+
+type JoinResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Configuration []*ServerInfo          `protobuf:"bytes,1,rep,name=configuration,proto3" json:"configuration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinResponse) Reset() {
+	*x = JoinResponse{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinResponse) ProtoMessage() {}
+
+func (x *JoinResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
+func (*JoinResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *JoinResponse) GetConfiguration() []*ServerInfo {
+	if x != nil {
+		return x.Configuration
+	}
+	return nil
+}
+
+// RemoveRequest asks the leader to take a server out.
+type RemoveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveRequest) Reset() {
+	*x = RemoveRequest{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveRequest) ProtoMessage() {}
+
+func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
+func (*RemoveRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RemoveRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type RemoveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveResponse) Reset() {
+	*x = RemoveResponse{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveResponse) ProtoMessage() {}
+
+func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
+func (*RemoveResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+}
+
+type DigestsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only those at or above it.
+	FromRevision  uint64 `protobuf:"varint,1,opt,name=from_revision,json=fromRevision,proto3" json:"from_revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestsRequest) Reset() {
+	*x = DigestsRequest{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestsRequest) ProtoMessage() {}
+
+func (x *DigestsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestsRequest.ProtoReflect.Descriptor instead.
+func (*DigestsRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *DigestsRequest) GetFromRevision() uint64 {
+	if x != nil {
+		return x.FromRevision
+	}
+	return 0
+}
+
+// DigestsResponse lists digests at revisions that the sender has passed.
+type DigestsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Schema        uint32                 `protobuf:"varint,2,opt,name=schema,proto3" json:"schema,omitempty"`
+	Digests       []*DigestAt            `protobuf:"bytes,3,rep,name=digests,proto3" json:"digests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestsResponse) Reset() {
+	*x = DigestsResponse{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestsResponse) ProtoMessage() {}
+
+func (x *DigestsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestsResponse.ProtoReflect.Descriptor instead.
+func (*DigestsResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *DigestsResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DigestsResponse) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+func (x *DigestsResponse) GetDigests() []*DigestAt {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+type DigestAt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Digest        []byte                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestAt) Reset() {
+	*x = DigestAt{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestAt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestAt) ProtoMessage() {}
+
+func (x *DigestAt) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestAt.ProtoReflect.Descriptor instead.
+func (*DigestAt) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *DigestAt) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *DigestAt) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+// FetchStateRequest asks for a snapshot of the state machine at or above a
+// revision.
+type FetchStateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MinRevision   uint64                 `protobuf:"varint,1,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchStateRequest) Reset() {
+	*x = FetchStateRequest{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchStateRequest) ProtoMessage() {}
+
+func (x *FetchStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchStateRequest.ProtoReflect.Descriptor instead.
+func (*FetchStateRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *FetchStateRequest) GetMinRevision() uint64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
+}
+
+type StateChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateChunk) Reset() {
+	*x = StateChunk{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateChunk) ProtoMessage() {}
+
+func (x *StateChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateChunk.ProtoReflect.Descriptor instead.
+func (*StateChunk) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *StateChunk) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// RestoreChunk passes a snapshot to the leader. The first carries the caller.
+type RestoreChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Identity      string                 `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreChunk) Reset() {
+	*x = RestoreChunk{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreChunk) ProtoMessage() {}
+
+func (x *RestoreChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreChunk.ProtoReflect.Descriptor instead.
+func (*RestoreChunk) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RestoreChunk) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *RestoreChunk) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type RestoreResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	RestoreEpoch  uint64                 `protobuf:"varint,2,opt,name=restore_epoch,json=restoreEpoch,proto3" json:"restore_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreResponse) Reset() {
+	*x = RestoreResponse{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreResponse) ProtoMessage() {}
+
+func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
+func (*RestoreResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RestoreResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *RestoreResponse) GetRestoreEpoch() uint64 {
+	if x != nil {
+		return x.RestoreEpoch
+	}
+	return 0
+}
+
 var File_trivet_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_trivet_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"\x19trivet/peer/v1/peer.proto\x12\x0etrivet.peer.v1\x1a\"telepresence/manager/manager.proto\x1a\x1ftrivet/command/v1/command.proto\"B\n" +
 	"\fHelloRequest\x122\n" +
-	"\x06server\x18\x01 \x01(\v2\x1a.trivet.peer.v1.ServerInfoR\x06server\"C\n" +
+	"\x06server\x18\x01 \x01(\v2\x1a.trivet.peer.v1.ServerInfoR\x06server\"\x9d\x01\n" +
 	"\rHelloResponse\x122\n" +
-	"\x06server\x18\x01 \x01(\v2\x1a.trivet.peer.v1.ServerInfoR\x06server\"\x9f\x01\n" +
+	"\x06server\x18\x01 \x01(\v2\x1a.trivet.peer.v1.ServerInfoR\x06server\x12\x16\n" +
+	"\x06member\x18\x02 \x01(\bR\x06member\x12@\n" +
+	"\rconfiguration\x18\x03 \x03(\v2\x1a.trivet.peer.v1.ServerInfoR\rconfiguration\"\x8e\x02\n" +
 	"\n" +
 	"ServerInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
@@ -912,7 +1756,12 @@ const file_trivet_peer_v1_peer_proto_rawDesc = "" +
 	"\aboot_id\x18\x04 \x01(\tR\x06bootId\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x05 \x01(\tR\tclusterId\x12\x1b\n" +
-	"\thas_state\x18\x06 \x01(\bR\bhasState\"H\n" +
+	"\thas_state\x18\x06 \x01(\bR\bhasState\x12\x12\n" +
+	"\x04time\x18\a \x01(\x03R\x04time\x12\x18\n" +
+	"\aversion\x18\b \x01(\tR\aversion\x12'\n" +
+	"\x0fcommand_version\x18\t \x01(\rR\x0ecommandVersion\x12\x16\n" +
+	"\x06schema\x18\n" +
+	" \x01(\rR\x06schema\"H\n" +
 	"\x0eProposeRequest\x126\n" +
 	"\bcommands\x18\x01 \x03(\v2\x1a.trivet.command.v1.CommandR\bcommands\"F\n" +
 	"\x0fProposeResponse\x123\n" +
@@ -952,7 +1801,54 @@ const file_trivet_peer_v1_peer_proto_rawDesc = "" +
 	"\tdelivered\x18\x01 \x01(\bR\tdelivered\"!\n" +
 	"\x0fTransferRequest\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"\x12\n" +
-	"\x10TransferResponseB$Z\"trivet/proto/trivet/peer/v1;peerv1b\x06proto3"
+	"\x10TransferResponse\"(\n" +
+	"\x12ConfirmTermRequest\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\"9\n" +
+	"\x13ConfirmTermResponse\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"\x89\x01\n" +
+	"\x0fEvidenceRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x16\n" +
+	"\x06leader\x18\x03 \x01(\tR\x06leader\x12\x1b\n" +
+	"\tlast_term\x18\x04 \x01(\x04R\blastTerm\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\x05 \x01(\x04R\tlastIndex\"\x86\x01\n" +
+	"\x10EvidenceResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04seen\x18\x02 \x01(\bR\x04seen\x12\x1b\n" +
+	"\tlast_term\x18\x03 \x01(\x04R\blastTerm\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\x04 \x01(\x04R\tlastIndex\x12\x12\n" +
+	"\x04term\x18\x05 \x01(\x04R\x04term\"]\n" +
+	"\vJoinRequest\x122\n" +
+	"\x06server\x18\x01 \x01(\v2\x1a.trivet.peer.v1.ServerInfoR\x06server\x12\x1a\n" +
+	"\breplaces\x18\x02 \x01(\tR\breplaces\"P\n" +
+	"\fJoinResponse\x12@\n" +
+	"\rconfiguration\x18\x01 \x03(\v2\x1a.trivet.peer.v1.ServerInfoR\rconfiguration\"\x1f\n" +
+	"\rRemoveRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x10\n" +
+	"\x0eRemoveResponse\"5\n" +
+	"\x0eDigestsRequest\x12#\n" +
+	"\rfrom_revision\x18\x01 \x01(\x04R\ffromRevision\"m\n" +
+	"\x0fDigestsResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06schema\x18\x02 \x01(\rR\x06schema\x122\n" +
+	"\adigests\x18\x03 \x03(\v2\x18.trivet.peer.v1.DigestAtR\adigests\">\n" +
+	"\bDigestAt\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\fR\x06digest\"6\n" +
+	"\x11FetchStateRequest\x12!\n" +
+	"\fmin_revision\x18\x01 \x01(\x04R\vminRevision\" \n" +
+	"\n" +
+	"StateChunk\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\">\n" +
+	"\fRestoreChunk\x12\x1a\n" +
+	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"R\n" +
+	"\x0fRestoreResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12#\n" +
+	"\rrestore_epoch\x18\x02 \x01(\x04R\frestoreEpochB$Z\"trivet/proto/trivet/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_trivet_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -966,7 +1862,7 @@ func file_trivet_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_trivet_peer_v1_peer_proto_rawDescData
 }
 
-var file_trivet_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_trivet_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_trivet_peer_v1_peer_proto_goTypes = []any{
 	(*HelloRequest)(nil),            // 0: trivet.peer.v1.HelloRequest
 	(*HelloResponse)(nil),           // 1: trivet.peer.v1.HelloResponse
@@ -985,23 +1881,42 @@ var file_trivet_peer_v1_peer_proto_goTypes = []any{
 	(*DialOfferResponse)(nil),       // 14: trivet.peer.v1.DialOfferResponse
 	(*TransferRequest)(nil),         // 15: trivet.peer.v1.TransferRequest
 	(*TransferResponse)(nil),        // 16: trivet.peer.v1.TransferResponse
-	(*v1.Command)(nil),              // 17: trivet.command.v1.Command
-	(*v1.Result)(nil),               // 18: trivet.command.v1.Result
-	(*manager.DialRequest)(nil),     // 19: telepresence.manager.DialRequest
+	(*ConfirmTermRequest)(nil),      // 17: trivet.peer.v1.ConfirmTermRequest
+	(*ConfirmTermResponse)(nil),     // 18: trivet.peer.v1.ConfirmTermResponse
+	(*EvidenceRequest)(nil),         // 19: trivet.peer.v1.EvidenceRequest
+	(*EvidenceResponse)(nil),        // 20: trivet.peer.v1.EvidenceResponse
+	(*JoinRequest)(nil),             // 21: trivet.peer.v1.JoinRequest
+	(*JoinResponse)(nil),            // 22: trivet.peer.v1.JoinResponse
+	(*RemoveRequest)(nil),           // 23: trivet.peer.v1.RemoveRequest
+	(*RemoveResponse)(nil),          // 24: trivet.peer.v1.RemoveResponse
+	(*DigestsRequest)(nil),          // 25: trivet.peer.v1.DigestsRequest
+	(*DigestsResponse)(nil),         // 26: trivet.peer.v1.DigestsResponse
+	(*DigestAt)(nil),                // 27: trivet.peer.v1.DigestAt
+	(*FetchStateRequest)(nil),       // 28: trivet.peer.v1.FetchStateRequest
+	(*StateChunk)(nil),              // 29: trivet.peer.v1.StateChunk
+	(*RestoreChunk)(nil),            // 30: trivet.peer.v1.RestoreChunk
+	(*RestoreResponse)(nil),         // 31: trivet.peer.v1.RestoreResponse
+	(*v1.Command)(nil),              // 32: trivet.command.v1.Command
+	(*v1.Result)(nil),               // 33: trivet.command.v1.Result
+	(*manager.DialRequest)(nil),     // 34: telepresence.manager.DialRequest
 }
 var file_trivet_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: trivet.peer.v1.HelloRequest.server:type_name -> trivet.peer.v1.ServerInfo
 	2,  // 1: trivet.peer.v1.HelloResponse.server:type_name -> trivet.peer.v1.ServerInfo
-	17, // 2: trivet.peer.v1.ProposeRequest.commands:type_name -> trivet.command.v1.Command
-	18, // 3: trivet.peer.v1.ProposeResponse.results:type_name -> trivet.command.v1.Result
-	8,  // 4: trivet.peer.v1.TouchRequest.touches:type_name -> trivet.peer.v1.Touch
-	12, // 5: trivet.peer.v1.AttachmentUpdate.attachments:type_name -> trivet.peer.v1.Attachment
-	19, // 6: trivet.peer.v1.DialOffer.request:type_name -> telepresence.manager.DialRequest
-	7,  // [7:7] is the sub-list for method output_type
-	7,  // [7:7] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	2,  // 2: trivet.peer.v1.HelloResponse.configuration:type_name -> trivet.peer.v1.ServerInfo
+	32, // 3: trivet.peer.v1.ProposeRequest.commands:type_name -> trivet.command.v1.Command
+	33, // 4: trivet.peer.v1.ProposeResponse.results:type_name -> trivet.command.v1.Result
+	8,  // 5: trivet.peer.v1.TouchRequest.touches:type_name -> trivet.peer.v1.Touch
+	12, // 6: trivet.peer.v1.AttachmentUpdate.attachments:type_name -> trivet.peer.v1.Attachment
+	34, // 7: trivet.peer.v1.DialOffer.request:type_name -> telepresence.manager.DialRequest
+	2,  // 8: trivet.peer.v1.JoinRequest.server:type_name -> trivet.peer.v1.ServerInfo
+	2,  // 9: trivet.peer.v1.JoinResponse.configuration:type_name -> trivet.peer.v1.ServerInfo
+	27, // 10: trivet.peer.v1.DigestsResponse.digests:type_name -> trivet.peer.v1.DigestAt
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_trivet_peer_v1_peer_proto_init() }
@@ -1015,7 +1930,7 @@ func file_trivet_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_peer_v1_peer_proto_rawDesc), len(file_trivet_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

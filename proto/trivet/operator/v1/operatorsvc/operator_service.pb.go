@@ -26,8 +26,7 @@ var File_trivet_operator_v1_operatorsvc_operator_service_proto protoreflect.File
 
 const file_trivet_operator_v1_operatorsvc_operator_service_proto_rawDesc = "" +
 	"\n" +
-	"5trivet/operator/v1/operatorsvc/operator_service.proto\x12\x12trivet.operator.v1\x1a\"telepresence/manager/manager.proto\x1a!trivet/operator/v1/operator.proto2\xc7\n" +
-	"\n" +
+	"5trivet/operator/v1/operatorsvc/operator_service.proto\x12\x12trivet.operator.v1\x1a\"telepresence/manager/manager.proto\x1a!trivet/operator/v1/operator.proto2\xc1\x1a\n" +
 	"\bOperator\x12O\n" +
 	"\x06Status\x12!.trivet.operator.v1.StatusRequest\x1a\".trivet.operator.v1.StatusResponse\x12a\n" +
 	"\fListSessions\x12'.trivet.operator.v1.ListSessionsRequest\x1a(.trivet.operator.v1.ListSessionsResponse\x12g\n" +
@@ -42,7 +41,35 @@ const file_trivet_operator_v1_operatorsvc_operator_service_proto_rawDesc = "" +
 	"\tGetConfig\x12$.trivet.operator.v1.GetConfigRequest\x1a%.trivet.operator.v1.GetConfigResponse\x12O\n" +
 	"\x06Digest\x12!.trivet.operator.v1.DigestRequest\x1a\".trivet.operator.v1.DigestResponse\x12X\n" +
 	"\tListPeers\x12$.trivet.operator.v1.ListPeersRequest\x1a%.trivet.operator.v1.ListPeersResponse\x12s\n" +
-	"\x12TransferLeadership\x12-.trivet.operator.v1.TransferLeadershipRequest\x1a..trivet.operator.v1.TransferLeadershipResponseB9Z7trivet/proto/trivet/operator/v1/operatorsvc;operatorsvcb\x06proto3"
+	"\x12TransferLeadership\x12-.trivet.operator.v1.TransferLeadershipRequest\x1a..trivet.operator.v1.TransferLeadershipResponse\x12N\n" +
+	"\x05Watch\x12 .trivet.operator.v1.WatchRequest\x1a!.trivet.operator.v1.WatchResponse0\x01\x12R\n" +
+	"\aAddPeer\x12\".trivet.operator.v1.AddPeerRequest\x1a#.trivet.operator.v1.AddPeerResponse\x12[\n" +
+	"\n" +
+	"RemovePeer\x12%.trivet.operator.v1.RemovePeerRequest\x1a&.trivet.operator.v1.RemovePeerResponse\x12U\n" +
+	"\bRaftInfo\x12#.trivet.operator.v1.RaftInfoRequest\x1a$.trivet.operator.v1.RaftInfoResponse\x12\\\n" +
+	"\fSaveSnapshot\x12'.trivet.operator.v1.SaveSnapshotRequest\x1a!.trivet.operator.v1.SnapshotChunk0\x01\x12c\n" +
+	"\x0fRestoreSnapshot\x12!.trivet.operator.v1.SnapshotChunk\x1a+.trivet.operator.v1.RestoreSnapshotResponse(\x01\x12^\n" +
+	"\vCreateToken\x12&.trivet.operator.v1.CreateTokenRequest\x1a'.trivet.operator.v1.CreateTokenResponse\x12[\n" +
+	"\n" +
+	"ListTokens\x12%.trivet.operator.v1.ListTokensRequest\x1a&.trivet.operator.v1.ListTokensResponse\x12^\n" +
+	"\vRevokeToken\x12&.trivet.operator.v1.RevokeTokenRequest\x1a'.trivet.operator.v1.RevokeTokenResponse\x12g\n" +
+	"\x0eListIdentities\x12).trivet.operator.v1.ListIdentitiesRequest\x1a*.trivet.operator.v1.ListIdentitiesResponse\x12^\n" +
+	"\vSetIdentity\x12&.trivet.operator.v1.SetIdentityRequest\x1a'.trivet.operator.v1.SetIdentityResponse\x12a\n" +
+	"\fGetAuthority\x12'.trivet.operator.v1.GetAuthorityRequest\x1a(.trivet.operator.v1.GetAuthorityResponse\x12j\n" +
+	"\x0fRotateAuthority\x12*.trivet.operator.v1.RotateAuthorityRequest\x1a+.trivet.operator.v1.RotateAuthorityResponse\x12Z\n" +
+	"\tListAudit\x12$.trivet.operator.v1.ListAuditRequest\x1a%.trivet.operator.v1.ListAuditResponse0\x01\x12T\n" +
+	"\aCollect\x12\".trivet.operator.v1.CollectRequest\x1a#.trivet.operator.v1.CollectResponse0\x01\x12Q\n" +
+	"\aProfile\x12\".trivet.operator.v1.ProfileRequest\x1a .trivet.operator.v1.ProfileChunk0\x01\x12O\n" +
+	"\x06Health\x12!.trivet.operator.v1.HealthRequest\x1a\".trivet.operator.v1.HealthResponse\x12X\n" +
+	"\tGetLimits\x12$.trivet.operator.v1.GetLimitsRequest\x1a%.trivet.operator.v1.GetLimitsResponse\x12X\n" +
+	"\tSetLimits\x12$.trivet.operator.v1.SetLimitsRequest\x1a%.trivet.operator.v1.SetLimitsResponse\x12a\n" +
+	"\fListPolicies\x12'.trivet.operator.v1.ListPoliciesRequest\x1a(.trivet.operator.v1.ListPoliciesResponse\x12X\n" +
+	"\tPutPolicy\x12$.trivet.operator.v1.PutPolicyRequest\x1a%.trivet.operator.v1.PutPolicyResponse\x12a\n" +
+	"\fDeletePolicy\x12'.trivet.operator.v1.DeletePolicyRequest\x1a(.trivet.operator.v1.DeletePolicyResponse2\xac\x01\n" +
+	"\n" +
+	"Enrollment\x12O\n" +
+	"\x06Enroll\x12!.trivet.operator.v1.EnrollRequest\x1a\".trivet.operator.v1.EnrollResponse\x12M\n" +
+	"\x05Renew\x12 .trivet.operator.v1.RenewRequest\x1a\".trivet.operator.v1.EnrollResponseB9Z7trivet/proto/trivet/operator/v1/operatorsvc;operatorsvcb\x06proto3"
 
 var file_trivet_operator_v1_operatorsvc_operator_service_proto_goTypes = []any{
 	(*v1.StatusRequest)(nil),              // 0: trivet.operator.v1.StatusRequest
@@ -58,19 +85,65 @@ var file_trivet_operator_v1_operatorsvc_operator_service_proto_goTypes = []any{
 	(*v1.DigestRequest)(nil),              // 10: trivet.operator.v1.DigestRequest
 	(*v1.ListPeersRequest)(nil),           // 11: trivet.operator.v1.ListPeersRequest
 	(*v1.TransferLeadershipRequest)(nil),  // 12: trivet.operator.v1.TransferLeadershipRequest
-	(*v1.StatusResponse)(nil),             // 13: trivet.operator.v1.StatusResponse
-	(*v1.ListSessionsResponse)(nil),       // 14: trivet.operator.v1.ListSessionsResponse
-	(*v1.ListInterceptsResponse)(nil),     // 15: trivet.operator.v1.ListInterceptsResponse
-	(*v1.Intercept)(nil),                  // 16: trivet.operator.v1.Intercept
-	(*manager.InterceptInfo)(nil),         // 17: telepresence.manager.InterceptInfo
-	(*v1.DeleteInterceptResponse)(nil),    // 18: trivet.operator.v1.DeleteInterceptResponse
-	(*v1.ListNodesResponse)(nil),          // 19: trivet.operator.v1.ListNodesResponse
-	(*v1.ListWorkloadsResponse)(nil),      // 20: trivet.operator.v1.ListWorkloadsResponse
-	(*v1.PutConfigResponse)(nil),          // 21: trivet.operator.v1.PutConfigResponse
-	(*v1.GetConfigResponse)(nil),          // 22: trivet.operator.v1.GetConfigResponse
-	(*v1.DigestResponse)(nil),             // 23: trivet.operator.v1.DigestResponse
-	(*v1.ListPeersResponse)(nil),          // 24: trivet.operator.v1.ListPeersResponse
-	(*v1.TransferLeadershipResponse)(nil), // 25: trivet.operator.v1.TransferLeadershipResponse
+	(*v1.WatchRequest)(nil),               // 13: trivet.operator.v1.WatchRequest
+	(*v1.AddPeerRequest)(nil),             // 14: trivet.operator.v1.AddPeerRequest
+	(*v1.RemovePeerRequest)(nil),          // 15: trivet.operator.v1.RemovePeerRequest
+	(*v1.RaftInfoRequest)(nil),            // 16: trivet.operator.v1.RaftInfoRequest
+	(*v1.SaveSnapshotRequest)(nil),        // 17: trivet.operator.v1.SaveSnapshotRequest
+	(*v1.SnapshotChunk)(nil),              // 18: trivet.operator.v1.SnapshotChunk
+	(*v1.CreateTokenRequest)(nil),         // 19: trivet.operator.v1.CreateTokenRequest
+	(*v1.ListTokensRequest)(nil),          // 20: trivet.operator.v1.ListTokensRequest
+	(*v1.RevokeTokenRequest)(nil),         // 21: trivet.operator.v1.RevokeTokenRequest
+	(*v1.ListIdentitiesRequest)(nil),      // 22: trivet.operator.v1.ListIdentitiesRequest
+	(*v1.SetIdentityRequest)(nil),         // 23: trivet.operator.v1.SetIdentityRequest
+	(*v1.GetAuthorityRequest)(nil),        // 24: trivet.operator.v1.GetAuthorityRequest
+	(*v1.RotateAuthorityRequest)(nil),     // 25: trivet.operator.v1.RotateAuthorityRequest
+	(*v1.ListAuditRequest)(nil),           // 26: trivet.operator.v1.ListAuditRequest
+	(*v1.CollectRequest)(nil),             // 27: trivet.operator.v1.CollectRequest
+	(*v1.ProfileRequest)(nil),             // 28: trivet.operator.v1.ProfileRequest
+	(*v1.HealthRequest)(nil),              // 29: trivet.operator.v1.HealthRequest
+	(*v1.GetLimitsRequest)(nil),           // 30: trivet.operator.v1.GetLimitsRequest
+	(*v1.SetLimitsRequest)(nil),           // 31: trivet.operator.v1.SetLimitsRequest
+	(*v1.ListPoliciesRequest)(nil),        // 32: trivet.operator.v1.ListPoliciesRequest
+	(*v1.PutPolicyRequest)(nil),           // 33: trivet.operator.v1.PutPolicyRequest
+	(*v1.DeletePolicyRequest)(nil),        // 34: trivet.operator.v1.DeletePolicyRequest
+	(*v1.EnrollRequest)(nil),              // 35: trivet.operator.v1.EnrollRequest
+	(*v1.RenewRequest)(nil),               // 36: trivet.operator.v1.RenewRequest
+	(*v1.StatusResponse)(nil),             // 37: trivet.operator.v1.StatusResponse
+	(*v1.ListSessionsResponse)(nil),       // 38: trivet.operator.v1.ListSessionsResponse
+	(*v1.ListInterceptsResponse)(nil),     // 39: trivet.operator.v1.ListInterceptsResponse
+	(*v1.Intercept)(nil),                  // 40: trivet.operator.v1.Intercept
+	(*manager.InterceptInfo)(nil),         // 41: telepresence.manager.InterceptInfo
+	(*v1.DeleteInterceptResponse)(nil),    // 42: trivet.operator.v1.DeleteInterceptResponse
+	(*v1.ListNodesResponse)(nil),          // 43: trivet.operator.v1.ListNodesResponse
+	(*v1.ListWorkloadsResponse)(nil),      // 44: trivet.operator.v1.ListWorkloadsResponse
+	(*v1.PutConfigResponse)(nil),          // 45: trivet.operator.v1.PutConfigResponse
+	(*v1.GetConfigResponse)(nil),          // 46: trivet.operator.v1.GetConfigResponse
+	(*v1.DigestResponse)(nil),             // 47: trivet.operator.v1.DigestResponse
+	(*v1.ListPeersResponse)(nil),          // 48: trivet.operator.v1.ListPeersResponse
+	(*v1.TransferLeadershipResponse)(nil), // 49: trivet.operator.v1.TransferLeadershipResponse
+	(*v1.WatchResponse)(nil),              // 50: trivet.operator.v1.WatchResponse
+	(*v1.AddPeerResponse)(nil),            // 51: trivet.operator.v1.AddPeerResponse
+	(*v1.RemovePeerResponse)(nil),         // 52: trivet.operator.v1.RemovePeerResponse
+	(*v1.RaftInfoResponse)(nil),           // 53: trivet.operator.v1.RaftInfoResponse
+	(*v1.RestoreSnapshotResponse)(nil),    // 54: trivet.operator.v1.RestoreSnapshotResponse
+	(*v1.CreateTokenResponse)(nil),        // 55: trivet.operator.v1.CreateTokenResponse
+	(*v1.ListTokensResponse)(nil),         // 56: trivet.operator.v1.ListTokensResponse
+	(*v1.RevokeTokenResponse)(nil),        // 57: trivet.operator.v1.RevokeTokenResponse
+	(*v1.ListIdentitiesResponse)(nil),     // 58: trivet.operator.v1.ListIdentitiesResponse
+	(*v1.SetIdentityResponse)(nil),        // 59: trivet.operator.v1.SetIdentityResponse
+	(*v1.GetAuthorityResponse)(nil),       // 60: trivet.operator.v1.GetAuthorityResponse
+	(*v1.RotateAuthorityResponse)(nil),    // 61: trivet.operator.v1.RotateAuthorityResponse
+	(*v1.ListAuditResponse)(nil),          // 62: trivet.operator.v1.ListAuditResponse
+	(*v1.CollectResponse)(nil),            // 63: trivet.operator.v1.CollectResponse
+	(*v1.ProfileChunk)(nil),               // 64: trivet.operator.v1.ProfileChunk
+	(*v1.HealthResponse)(nil),             // 65: trivet.operator.v1.HealthResponse
+	(*v1.GetLimitsResponse)(nil),          // 66: trivet.operator.v1.GetLimitsResponse
+	(*v1.SetLimitsResponse)(nil),          // 67: trivet.operator.v1.SetLimitsResponse
+	(*v1.ListPoliciesResponse)(nil),       // 68: trivet.operator.v1.ListPoliciesResponse
+	(*v1.PutPolicyResponse)(nil),          // 69: trivet.operator.v1.PutPolicyResponse
+	(*v1.DeletePolicyResponse)(nil),       // 70: trivet.operator.v1.DeletePolicyResponse
+	(*v1.EnrollResponse)(nil),             // 71: trivet.operator.v1.EnrollResponse
 }
 var file_trivet_operator_v1_operatorsvc_operator_service_proto_depIdxs = []int32{
 	0,  // 0: trivet.operator.v1.Operator.Status:input_type -> trivet.operator.v1.StatusRequest
@@ -87,22 +160,70 @@ var file_trivet_operator_v1_operatorsvc_operator_service_proto_depIdxs = []int32
 	10, // 11: trivet.operator.v1.Operator.Digest:input_type -> trivet.operator.v1.DigestRequest
 	11, // 12: trivet.operator.v1.Operator.ListPeers:input_type -> trivet.operator.v1.ListPeersRequest
 	12, // 13: trivet.operator.v1.Operator.TransferLeadership:input_type -> trivet.operator.v1.TransferLeadershipRequest
-	13, // 14: trivet.operator.v1.Operator.Status:output_type -> trivet.operator.v1.StatusResponse
-	14, // 15: trivet.operator.v1.Operator.ListSessions:output_type -> trivet.operator.v1.ListSessionsResponse
-	15, // 16: trivet.operator.v1.Operator.ListIntercepts:output_type -> trivet.operator.v1.ListInterceptsResponse
-	16, // 17: trivet.operator.v1.Operator.GetIntercept:output_type -> trivet.operator.v1.Intercept
-	17, // 18: trivet.operator.v1.Operator.CreateIntercept:output_type -> telepresence.manager.InterceptInfo
-	18, // 19: trivet.operator.v1.Operator.DeleteIntercept:output_type -> trivet.operator.v1.DeleteInterceptResponse
-	19, // 20: trivet.operator.v1.Operator.ListNodes:output_type -> trivet.operator.v1.ListNodesResponse
-	20, // 21: trivet.operator.v1.Operator.ListWorkloads:output_type -> trivet.operator.v1.ListWorkloadsResponse
-	21, // 22: trivet.operator.v1.Operator.PutConfig:output_type -> trivet.operator.v1.PutConfigResponse
-	21, // 23: trivet.operator.v1.Operator.PutConfigStream:output_type -> trivet.operator.v1.PutConfigResponse
-	22, // 24: trivet.operator.v1.Operator.GetConfig:output_type -> trivet.operator.v1.GetConfigResponse
-	23, // 25: trivet.operator.v1.Operator.Digest:output_type -> trivet.operator.v1.DigestResponse
-	24, // 26: trivet.operator.v1.Operator.ListPeers:output_type -> trivet.operator.v1.ListPeersResponse
-	25, // 27: trivet.operator.v1.Operator.TransferLeadership:output_type -> trivet.operator.v1.TransferLeadershipResponse
-	14, // [14:28] is the sub-list for method output_type
-	0,  // [0:14] is the sub-list for method input_type
+	13, // 14: trivet.operator.v1.Operator.Watch:input_type -> trivet.operator.v1.WatchRequest
+	14, // 15: trivet.operator.v1.Operator.AddPeer:input_type -> trivet.operator.v1.AddPeerRequest
+	15, // 16: trivet.operator.v1.Operator.RemovePeer:input_type -> trivet.operator.v1.RemovePeerRequest
+	16, // 17: trivet.operator.v1.Operator.RaftInfo:input_type -> trivet.operator.v1.RaftInfoRequest
+	17, // 18: trivet.operator.v1.Operator.SaveSnapshot:input_type -> trivet.operator.v1.SaveSnapshotRequest
+	18, // 19: trivet.operator.v1.Operator.RestoreSnapshot:input_type -> trivet.operator.v1.SnapshotChunk
+	19, // 20: trivet.operator.v1.Operator.CreateToken:input_type -> trivet.operator.v1.CreateTokenRequest
+	20, // 21: trivet.operator.v1.Operator.ListTokens:input_type -> trivet.operator.v1.ListTokensRequest
+	21, // 22: trivet.operator.v1.Operator.RevokeToken:input_type -> trivet.operator.v1.RevokeTokenRequest
+	22, // 23: trivet.operator.v1.Operator.ListIdentities:input_type -> trivet.operator.v1.ListIdentitiesRequest
+	23, // 24: trivet.operator.v1.Operator.SetIdentity:input_type -> trivet.operator.v1.SetIdentityRequest
+	24, // 25: trivet.operator.v1.Operator.GetAuthority:input_type -> trivet.operator.v1.GetAuthorityRequest
+	25, // 26: trivet.operator.v1.Operator.RotateAuthority:input_type -> trivet.operator.v1.RotateAuthorityRequest
+	26, // 27: trivet.operator.v1.Operator.ListAudit:input_type -> trivet.operator.v1.ListAuditRequest
+	27, // 28: trivet.operator.v1.Operator.Collect:input_type -> trivet.operator.v1.CollectRequest
+	28, // 29: trivet.operator.v1.Operator.Profile:input_type -> trivet.operator.v1.ProfileRequest
+	29, // 30: trivet.operator.v1.Operator.Health:input_type -> trivet.operator.v1.HealthRequest
+	30, // 31: trivet.operator.v1.Operator.GetLimits:input_type -> trivet.operator.v1.GetLimitsRequest
+	31, // 32: trivet.operator.v1.Operator.SetLimits:input_type -> trivet.operator.v1.SetLimitsRequest
+	32, // 33: trivet.operator.v1.Operator.ListPolicies:input_type -> trivet.operator.v1.ListPoliciesRequest
+	33, // 34: trivet.operator.v1.Operator.PutPolicy:input_type -> trivet.operator.v1.PutPolicyRequest
+	34, // 35: trivet.operator.v1.Operator.DeletePolicy:input_type -> trivet.operator.v1.DeletePolicyRequest
+	35, // 36: trivet.operator.v1.Enrollment.Enroll:input_type -> trivet.operator.v1.EnrollRequest
+	36, // 37: trivet.operator.v1.Enrollment.Renew:input_type -> trivet.operator.v1.RenewRequest
+	37, // 38: trivet.operator.v1.Operator.Status:output_type -> trivet.operator.v1.StatusResponse
+	38, // 39: trivet.operator.v1.Operator.ListSessions:output_type -> trivet.operator.v1.ListSessionsResponse
+	39, // 40: trivet.operator.v1.Operator.ListIntercepts:output_type -> trivet.operator.v1.ListInterceptsResponse
+	40, // 41: trivet.operator.v1.Operator.GetIntercept:output_type -> trivet.operator.v1.Intercept
+	41, // 42: trivet.operator.v1.Operator.CreateIntercept:output_type -> telepresence.manager.InterceptInfo
+	42, // 43: trivet.operator.v1.Operator.DeleteIntercept:output_type -> trivet.operator.v1.DeleteInterceptResponse
+	43, // 44: trivet.operator.v1.Operator.ListNodes:output_type -> trivet.operator.v1.ListNodesResponse
+	44, // 45: trivet.operator.v1.Operator.ListWorkloads:output_type -> trivet.operator.v1.ListWorkloadsResponse
+	45, // 46: trivet.operator.v1.Operator.PutConfig:output_type -> trivet.operator.v1.PutConfigResponse
+	45, // 47: trivet.operator.v1.Operator.PutConfigStream:output_type -> trivet.operator.v1.PutConfigResponse
+	46, // 48: trivet.operator.v1.Operator.GetConfig:output_type -> trivet.operator.v1.GetConfigResponse
+	47, // 49: trivet.operator.v1.Operator.Digest:output_type -> trivet.operator.v1.DigestResponse
+	48, // 50: trivet.operator.v1.Operator.ListPeers:output_type -> trivet.operator.v1.ListPeersResponse
+	49, // 51: trivet.operator.v1.Operator.TransferLeadership:output_type -> trivet.operator.v1.TransferLeadershipResponse
+	50, // 52: trivet.operator.v1.Operator.Watch:output_type -> trivet.operator.v1.WatchResponse
+	51, // 53: trivet.operator.v1.Operator.AddPeer:output_type -> trivet.operator.v1.AddPeerResponse
+	52, // 54: trivet.operator.v1.Operator.RemovePeer:output_type -> trivet.operator.v1.RemovePeerResponse
+	53, // 55: trivet.operator.v1.Operator.RaftInfo:output_type -> trivet.operator.v1.RaftInfoResponse
+	18, // 56: trivet.operator.v1.Operator.SaveSnapshot:output_type -> trivet.operator.v1.SnapshotChunk
+	54, // 57: trivet.operator.v1.Operator.RestoreSnapshot:output_type -> trivet.operator.v1.RestoreSnapshotResponse
+	55, // 58: trivet.operator.v1.Operator.CreateToken:output_type -> trivet.operator.v1.CreateTokenResponse
+	56, // 59: trivet.operator.v1.Operator.ListTokens:output_type -> trivet.operator.v1.ListTokensResponse
+	57, // 60: trivet.operator.v1.Operator.RevokeToken:output_type -> trivet.operator.v1.RevokeTokenResponse
+	58, // 61: trivet.operator.v1.Operator.ListIdentities:output_type -> trivet.operator.v1.ListIdentitiesResponse
+	59, // 62: trivet.operator.v1.Operator.SetIdentity:output_type -> trivet.operator.v1.SetIdentityResponse
+	60, // 63: trivet.operator.v1.Operator.GetAuthority:output_type -> trivet.operator.v1.GetAuthorityResponse
+	61, // 64: trivet.operator.v1.Operator.RotateAuthority:output_type -> trivet.operator.v1.RotateAuthorityResponse
+	62, // 65: trivet.operator.v1.Operator.ListAudit:output_type -> trivet.operator.v1.ListAuditResponse
+	63, // 66: trivet.operator.v1.Operator.Collect:output_type -> trivet.operator.v1.CollectResponse
+	64, // 67: trivet.operator.v1.Operator.Profile:output_type -> trivet.operator.v1.ProfileChunk
+	65, // 68: trivet.operator.v1.Operator.Health:output_type -> trivet.operator.v1.HealthResponse
+	66, // 69: trivet.operator.v1.Operator.GetLimits:output_type -> trivet.operator.v1.GetLimitsResponse
+	67, // 70: trivet.operator.v1.Operator.SetLimits:output_type -> trivet.operator.v1.SetLimitsResponse
+	68, // 71: trivet.operator.v1.Operator.ListPolicies:output_type -> trivet.operator.v1.ListPoliciesResponse
+	69, // 72: trivet.operator.v1.Operator.PutPolicy:output_type -> trivet.operator.v1.PutPolicyResponse
+	70, // 73: trivet.operator.v1.Operator.DeletePolicy:output_type -> trivet.operator.v1.DeletePolicyResponse
+	71, // 74: trivet.operator.v1.Enrollment.Enroll:output_type -> trivet.operator.v1.EnrollResponse
+	71, // 75: trivet.operator.v1.Enrollment.Renew:output_type -> trivet.operator.v1.EnrollResponse
+	38, // [38:76] is the sub-list for method output_type
+	0,  // [0:38] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -121,7 +242,7 @@ func file_trivet_operator_v1_operatorsvc_operator_service_proto_init() {
 			NumEnums:      0,
 			NumMessages:   0,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_trivet_operator_v1_operatorsvc_operator_service_proto_goTypes,
 		DependencyIndexes: file_trivet_operator_v1_operatorsvc_operator_service_proto_depIdxs,

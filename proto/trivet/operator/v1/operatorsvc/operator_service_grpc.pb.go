@@ -35,6 +35,28 @@ const (
 	Operator_Digest_FullMethodName             = "/trivet.operator.v1.Operator/Digest"
 	Operator_ListPeers_FullMethodName          = "/trivet.operator.v1.Operator/ListPeers"
 	Operator_TransferLeadership_FullMethodName = "/trivet.operator.v1.Operator/TransferLeadership"
+	Operator_Watch_FullMethodName              = "/trivet.operator.v1.Operator/Watch"
+	Operator_AddPeer_FullMethodName            = "/trivet.operator.v1.Operator/AddPeer"
+	Operator_RemovePeer_FullMethodName         = "/trivet.operator.v1.Operator/RemovePeer"
+	Operator_RaftInfo_FullMethodName           = "/trivet.operator.v1.Operator/RaftInfo"
+	Operator_SaveSnapshot_FullMethodName       = "/trivet.operator.v1.Operator/SaveSnapshot"
+	Operator_RestoreSnapshot_FullMethodName    = "/trivet.operator.v1.Operator/RestoreSnapshot"
+	Operator_CreateToken_FullMethodName        = "/trivet.operator.v1.Operator/CreateToken"
+	Operator_ListTokens_FullMethodName         = "/trivet.operator.v1.Operator/ListTokens"
+	Operator_RevokeToken_FullMethodName        = "/trivet.operator.v1.Operator/RevokeToken"
+	Operator_ListIdentities_FullMethodName     = "/trivet.operator.v1.Operator/ListIdentities"
+	Operator_SetIdentity_FullMethodName        = "/trivet.operator.v1.Operator/SetIdentity"
+	Operator_GetAuthority_FullMethodName       = "/trivet.operator.v1.Operator/GetAuthority"
+	Operator_RotateAuthority_FullMethodName    = "/trivet.operator.v1.Operator/RotateAuthority"
+	Operator_ListAudit_FullMethodName          = "/trivet.operator.v1.Operator/ListAudit"
+	Operator_Collect_FullMethodName            = "/trivet.operator.v1.Operator/Collect"
+	Operator_Profile_FullMethodName            = "/trivet.operator.v1.Operator/Profile"
+	Operator_Health_FullMethodName             = "/trivet.operator.v1.Operator/Health"
+	Operator_GetLimits_FullMethodName          = "/trivet.operator.v1.Operator/GetLimits"
+	Operator_SetLimits_FullMethodName          = "/trivet.operator.v1.Operator/SetLimits"
+	Operator_ListPolicies_FullMethodName       = "/trivet.operator.v1.Operator/ListPolicies"
+	Operator_PutPolicy_FullMethodName          = "/trivet.operator.v1.Operator/PutPolicy"
+	Operator_DeletePolicy_FullMethodName       = "/trivet.operator.v1.Operator/DeletePolicy"
 )
 
 // OperatorClient is the client API for Operator service.
@@ -59,6 +81,29 @@ type OperatorClient interface {
 	Digest(ctx context.Context, in *v1.DigestRequest, opts ...grpc.CallOption) (*v1.DigestResponse, error)
 	ListPeers(ctx context.Context, in *v1.ListPeersRequest, opts ...grpc.CallOption) (*v1.ListPeersResponse, error)
 	TransferLeadership(ctx context.Context, in *v1.TransferLeadershipRequest, opts ...grpc.CallOption) (*v1.TransferLeadershipResponse, error)
+	// Watch sends the changes of the state, on any server and from any revision.
+	Watch(ctx context.Context, in *v1.WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.WatchResponse], error)
+	AddPeer(ctx context.Context, in *v1.AddPeerRequest, opts ...grpc.CallOption) (*v1.AddPeerResponse, error)
+	RemovePeer(ctx context.Context, in *v1.RemovePeerRequest, opts ...grpc.CallOption) (*v1.RemovePeerResponse, error)
+	RaftInfo(ctx context.Context, in *v1.RaftInfoRequest, opts ...grpc.CallOption) (*v1.RaftInfoResponse, error)
+	SaveSnapshot(ctx context.Context, in *v1.SaveSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.SnapshotChunk], error)
+	RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[v1.SnapshotChunk, v1.RestoreSnapshotResponse], error)
+	CreateToken(ctx context.Context, in *v1.CreateTokenRequest, opts ...grpc.CallOption) (*v1.CreateTokenResponse, error)
+	ListTokens(ctx context.Context, in *v1.ListTokensRequest, opts ...grpc.CallOption) (*v1.ListTokensResponse, error)
+	RevokeToken(ctx context.Context, in *v1.RevokeTokenRequest, opts ...grpc.CallOption) (*v1.RevokeTokenResponse, error)
+	ListIdentities(ctx context.Context, in *v1.ListIdentitiesRequest, opts ...grpc.CallOption) (*v1.ListIdentitiesResponse, error)
+	SetIdentity(ctx context.Context, in *v1.SetIdentityRequest, opts ...grpc.CallOption) (*v1.SetIdentityResponse, error)
+	GetAuthority(ctx context.Context, in *v1.GetAuthorityRequest, opts ...grpc.CallOption) (*v1.GetAuthorityResponse, error)
+	RotateAuthority(ctx context.Context, in *v1.RotateAuthorityRequest, opts ...grpc.CallOption) (*v1.RotateAuthorityResponse, error)
+	ListAudit(ctx context.Context, in *v1.ListAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.ListAuditResponse], error)
+	Collect(ctx context.Context, in *v1.CollectRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.CollectResponse], error)
+	Profile(ctx context.Context, in *v1.ProfileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.ProfileChunk], error)
+	Health(ctx context.Context, in *v1.HealthRequest, opts ...grpc.CallOption) (*v1.HealthResponse, error)
+	GetLimits(ctx context.Context, in *v1.GetLimitsRequest, opts ...grpc.CallOption) (*v1.GetLimitsResponse, error)
+	SetLimits(ctx context.Context, in *v1.SetLimitsRequest, opts ...grpc.CallOption) (*v1.SetLimitsResponse, error)
+	ListPolicies(ctx context.Context, in *v1.ListPoliciesRequest, opts ...grpc.CallOption) (*v1.ListPoliciesResponse, error)
+	PutPolicy(ctx context.Context, in *v1.PutPolicyRequest, opts ...grpc.CallOption) (*v1.PutPolicyResponse, error)
+	DeletePolicy(ctx context.Context, in *v1.DeletePolicyRequest, opts ...grpc.CallOption) (*v1.DeletePolicyResponse, error)
 }
 
 type operatorClient struct {
@@ -212,6 +257,274 @@ func (c *operatorClient) TransferLeadership(ctx context.Context, in *v1.Transfer
 	return out, nil
 }
 
+func (c *operatorClient) Watch(ctx context.Context, in *v1.WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.WatchResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Operator_ServiceDesc.Streams[1], Operator_Watch_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[v1.WatchRequest, v1.WatchResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_WatchClient = grpc.ServerStreamingClient[v1.WatchResponse]
+
+func (c *operatorClient) AddPeer(ctx context.Context, in *v1.AddPeerRequest, opts ...grpc.CallOption) (*v1.AddPeerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.AddPeerResponse)
+	err := c.cc.Invoke(ctx, Operator_AddPeer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) RemovePeer(ctx context.Context, in *v1.RemovePeerRequest, opts ...grpc.CallOption) (*v1.RemovePeerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.RemovePeerResponse)
+	err := c.cc.Invoke(ctx, Operator_RemovePeer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) RaftInfo(ctx context.Context, in *v1.RaftInfoRequest, opts ...grpc.CallOption) (*v1.RaftInfoResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.RaftInfoResponse)
+	err := c.cc.Invoke(ctx, Operator_RaftInfo_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) SaveSnapshot(ctx context.Context, in *v1.SaveSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.SnapshotChunk], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Operator_ServiceDesc.Streams[2], Operator_SaveSnapshot_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[v1.SaveSnapshotRequest, v1.SnapshotChunk]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_SaveSnapshotClient = grpc.ServerStreamingClient[v1.SnapshotChunk]
+
+func (c *operatorClient) RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[v1.SnapshotChunk, v1.RestoreSnapshotResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Operator_ServiceDesc.Streams[3], Operator_RestoreSnapshot_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[v1.SnapshotChunk, v1.RestoreSnapshotResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_RestoreSnapshotClient = grpc.ClientStreamingClient[v1.SnapshotChunk, v1.RestoreSnapshotResponse]
+
+func (c *operatorClient) CreateToken(ctx context.Context, in *v1.CreateTokenRequest, opts ...grpc.CallOption) (*v1.CreateTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.CreateTokenResponse)
+	err := c.cc.Invoke(ctx, Operator_CreateToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) ListTokens(ctx context.Context, in *v1.ListTokensRequest, opts ...grpc.CallOption) (*v1.ListTokensResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.ListTokensResponse)
+	err := c.cc.Invoke(ctx, Operator_ListTokens_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) RevokeToken(ctx context.Context, in *v1.RevokeTokenRequest, opts ...grpc.CallOption) (*v1.RevokeTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.RevokeTokenResponse)
+	err := c.cc.Invoke(ctx, Operator_RevokeToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) ListIdentities(ctx context.Context, in *v1.ListIdentitiesRequest, opts ...grpc.CallOption) (*v1.ListIdentitiesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.ListIdentitiesResponse)
+	err := c.cc.Invoke(ctx, Operator_ListIdentities_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) SetIdentity(ctx context.Context, in *v1.SetIdentityRequest, opts ...grpc.CallOption) (*v1.SetIdentityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.SetIdentityResponse)
+	err := c.cc.Invoke(ctx, Operator_SetIdentity_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) GetAuthority(ctx context.Context, in *v1.GetAuthorityRequest, opts ...grpc.CallOption) (*v1.GetAuthorityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.GetAuthorityResponse)
+	err := c.cc.Invoke(ctx, Operator_GetAuthority_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) RotateAuthority(ctx context.Context, in *v1.RotateAuthorityRequest, opts ...grpc.CallOption) (*v1.RotateAuthorityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.RotateAuthorityResponse)
+	err := c.cc.Invoke(ctx, Operator_RotateAuthority_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) ListAudit(ctx context.Context, in *v1.ListAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.ListAuditResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Operator_ServiceDesc.Streams[4], Operator_ListAudit_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[v1.ListAuditRequest, v1.ListAuditResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_ListAuditClient = grpc.ServerStreamingClient[v1.ListAuditResponse]
+
+func (c *operatorClient) Collect(ctx context.Context, in *v1.CollectRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.CollectResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Operator_ServiceDesc.Streams[5], Operator_Collect_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[v1.CollectRequest, v1.CollectResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_CollectClient = grpc.ServerStreamingClient[v1.CollectResponse]
+
+func (c *operatorClient) Profile(ctx context.Context, in *v1.ProfileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.ProfileChunk], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Operator_ServiceDesc.Streams[6], Operator_Profile_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[v1.ProfileRequest, v1.ProfileChunk]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_ProfileClient = grpc.ServerStreamingClient[v1.ProfileChunk]
+
+func (c *operatorClient) Health(ctx context.Context, in *v1.HealthRequest, opts ...grpc.CallOption) (*v1.HealthResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.HealthResponse)
+	err := c.cc.Invoke(ctx, Operator_Health_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) GetLimits(ctx context.Context, in *v1.GetLimitsRequest, opts ...grpc.CallOption) (*v1.GetLimitsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.GetLimitsResponse)
+	err := c.cc.Invoke(ctx, Operator_GetLimits_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) SetLimits(ctx context.Context, in *v1.SetLimitsRequest, opts ...grpc.CallOption) (*v1.SetLimitsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.SetLimitsResponse)
+	err := c.cc.Invoke(ctx, Operator_SetLimits_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) ListPolicies(ctx context.Context, in *v1.ListPoliciesRequest, opts ...grpc.CallOption) (*v1.ListPoliciesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.ListPoliciesResponse)
+	err := c.cc.Invoke(ctx, Operator_ListPolicies_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) PutPolicy(ctx context.Context, in *v1.PutPolicyRequest, opts ...grpc.CallOption) (*v1.PutPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.PutPolicyResponse)
+	err := c.cc.Invoke(ctx, Operator_PutPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) DeletePolicy(ctx context.Context, in *v1.DeletePolicyRequest, opts ...grpc.CallOption) (*v1.DeletePolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.DeletePolicyResponse)
+	err := c.cc.Invoke(ctx, Operator_DeletePolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // OperatorServer is the server API for Operator service.
 // All implementations must embed UnimplementedOperatorServer
 // for forward compatibility.
@@ -234,6 +547,29 @@ type OperatorServer interface {
 	Digest(context.Context, *v1.DigestRequest) (*v1.DigestResponse, error)
 	ListPeers(context.Context, *v1.ListPeersRequest) (*v1.ListPeersResponse, error)
 	TransferLeadership(context.Context, *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error)
+	// Watch sends the changes of the state, on any server and from any revision.
+	Watch(*v1.WatchRequest, grpc.ServerStreamingServer[v1.WatchResponse]) error
+	AddPeer(context.Context, *v1.AddPeerRequest) (*v1.AddPeerResponse, error)
+	RemovePeer(context.Context, *v1.RemovePeerRequest) (*v1.RemovePeerResponse, error)
+	RaftInfo(context.Context, *v1.RaftInfoRequest) (*v1.RaftInfoResponse, error)
+	SaveSnapshot(*v1.SaveSnapshotRequest, grpc.ServerStreamingServer[v1.SnapshotChunk]) error
+	RestoreSnapshot(grpc.ClientStreamingServer[v1.SnapshotChunk, v1.RestoreSnapshotResponse]) error
+	CreateToken(context.Context, *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error)
+	ListTokens(context.Context, *v1.ListTokensRequest) (*v1.ListTokensResponse, error)
+	RevokeToken(context.Context, *v1.RevokeTokenRequest) (*v1.RevokeTokenResponse, error)
+	ListIdentities(context.Context, *v1.ListIdentitiesRequest) (*v1.ListIdentitiesResponse, error)
+	SetIdentity(context.Context, *v1.SetIdentityRequest) (*v1.SetIdentityResponse, error)
+	GetAuthority(context.Context, *v1.GetAuthorityRequest) (*v1.GetAuthorityResponse, error)
+	RotateAuthority(context.Context, *v1.RotateAuthorityRequest) (*v1.RotateAuthorityResponse, error)
+	ListAudit(*v1.ListAuditRequest, grpc.ServerStreamingServer[v1.ListAuditResponse]) error
+	Collect(*v1.CollectRequest, grpc.ServerStreamingServer[v1.CollectResponse]) error
+	Profile(*v1.ProfileRequest, grpc.ServerStreamingServer[v1.ProfileChunk]) error
+	Health(context.Context, *v1.HealthRequest) (*v1.HealthResponse, error)
+	GetLimits(context.Context, *v1.GetLimitsRequest) (*v1.GetLimitsResponse, error)
+	SetLimits(context.Context, *v1.SetLimitsRequest) (*v1.SetLimitsResponse, error)
+	ListPolicies(context.Context, *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error)
+	PutPolicy(context.Context, *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error)
+	DeletePolicy(context.Context, *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error)
 	mustEmbedUnimplementedOperatorServer()
 }
 
@@ -285,6 +621,72 @@ func (UnimplementedOperatorServer) ListPeers(context.Context, *v1.ListPeersReque
 }
 func (UnimplementedOperatorServer) TransferLeadership(context.Context, *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TransferLeadership not implemented")
+}
+func (UnimplementedOperatorServer) Watch(*v1.WatchRequest, grpc.ServerStreamingServer[v1.WatchResponse]) error {
+	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedOperatorServer) AddPeer(context.Context, *v1.AddPeerRequest) (*v1.AddPeerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddPeer not implemented")
+}
+func (UnimplementedOperatorServer) RemovePeer(context.Context, *v1.RemovePeerRequest) (*v1.RemovePeerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemovePeer not implemented")
+}
+func (UnimplementedOperatorServer) RaftInfo(context.Context, *v1.RaftInfoRequest) (*v1.RaftInfoResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RaftInfo not implemented")
+}
+func (UnimplementedOperatorServer) SaveSnapshot(*v1.SaveSnapshotRequest, grpc.ServerStreamingServer[v1.SnapshotChunk]) error {
+	return status.Error(codes.Unimplemented, "method SaveSnapshot not implemented")
+}
+func (UnimplementedOperatorServer) RestoreSnapshot(grpc.ClientStreamingServer[v1.SnapshotChunk, v1.RestoreSnapshotResponse]) error {
+	return status.Error(codes.Unimplemented, "method RestoreSnapshot not implemented")
+}
+func (UnimplementedOperatorServer) CreateToken(context.Context, *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
+}
+func (UnimplementedOperatorServer) ListTokens(context.Context, *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListTokens not implemented")
+}
+func (UnimplementedOperatorServer) RevokeToken(context.Context, *v1.RevokeTokenRequest) (*v1.RevokeTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeToken not implemented")
+}
+func (UnimplementedOperatorServer) ListIdentities(context.Context, *v1.ListIdentitiesRequest) (*v1.ListIdentitiesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListIdentities not implemented")
+}
+func (UnimplementedOperatorServer) SetIdentity(context.Context, *v1.SetIdentityRequest) (*v1.SetIdentityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetIdentity not implemented")
+}
+func (UnimplementedOperatorServer) GetAuthority(context.Context, *v1.GetAuthorityRequest) (*v1.GetAuthorityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetAuthority not implemented")
+}
+func (UnimplementedOperatorServer) RotateAuthority(context.Context, *v1.RotateAuthorityRequest) (*v1.RotateAuthorityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateAuthority not implemented")
+}
+func (UnimplementedOperatorServer) ListAudit(*v1.ListAuditRequest, grpc.ServerStreamingServer[v1.ListAuditResponse]) error {
+	return status.Error(codes.Unimplemented, "method ListAudit not implemented")
+}
+func (UnimplementedOperatorServer) Collect(*v1.CollectRequest, grpc.ServerStreamingServer[v1.CollectResponse]) error {
+	return status.Error(codes.Unimplemented, "method Collect not implemented")
+}
+func (UnimplementedOperatorServer) Profile(*v1.ProfileRequest, grpc.ServerStreamingServer[v1.ProfileChunk]) error {
+	return status.Error(codes.Unimplemented, "method Profile not implemented")
+}
+func (UnimplementedOperatorServer) Health(context.Context, *v1.HealthRequest) (*v1.HealthResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Health not implemented")
+}
+func (UnimplementedOperatorServer) GetLimits(context.Context, *v1.GetLimitsRequest) (*v1.GetLimitsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetLimits not implemented")
+}
+func (UnimplementedOperatorServer) SetLimits(context.Context, *v1.SetLimitsRequest) (*v1.SetLimitsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetLimits not implemented")
+}
+func (UnimplementedOperatorServer) ListPolicies(context.Context, *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPolicies not implemented")
+}
+func (UnimplementedOperatorServer) PutPolicy(context.Context, *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PutPolicy not implemented")
+}
+func (UnimplementedOperatorServer) DeletePolicy(context.Context, *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeletePolicy not implemented")
 }
 func (UnimplementedOperatorServer) mustEmbedUnimplementedOperatorServer() {}
 func (UnimplementedOperatorServer) testEmbeddedByValue()                  {}
@@ -548,6 +950,356 @@ func _Operator_TransferLeadership_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operator_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(v1.WatchRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServer).Watch(m, &grpc.GenericServerStream[v1.WatchRequest, v1.WatchResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_WatchServer = grpc.ServerStreamingServer[v1.WatchResponse]
+
+func _Operator_AddPeer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.AddPeerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).AddPeer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_AddPeer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).AddPeer(ctx, req.(*v1.AddPeerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_RemovePeer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.RemovePeerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).RemovePeer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_RemovePeer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).RemovePeer(ctx, req.(*v1.RemovePeerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_RaftInfo_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.RaftInfoRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).RaftInfo(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_RaftInfo_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).RaftInfo(ctx, req.(*v1.RaftInfoRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_SaveSnapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(v1.SaveSnapshotRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServer).SaveSnapshot(m, &grpc.GenericServerStream[v1.SaveSnapshotRequest, v1.SnapshotChunk]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_SaveSnapshotServer = grpc.ServerStreamingServer[v1.SnapshotChunk]
+
+func _Operator_RestoreSnapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(OperatorServer).RestoreSnapshot(&grpc.GenericServerStream[v1.SnapshotChunk, v1.RestoreSnapshotResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_RestoreSnapshotServer = grpc.ClientStreamingServer[v1.SnapshotChunk, v1.RestoreSnapshotResponse]
+
+func _Operator_CreateToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.CreateTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).CreateToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_CreateToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).CreateToken(ctx, req.(*v1.CreateTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_ListTokens_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.ListTokensRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).ListTokens(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_ListTokens_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).ListTokens(ctx, req.(*v1.ListTokensRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_RevokeToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.RevokeTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).RevokeToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_RevokeToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).RevokeToken(ctx, req.(*v1.RevokeTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_ListIdentities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.ListIdentitiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).ListIdentities(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_ListIdentities_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).ListIdentities(ctx, req.(*v1.ListIdentitiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_SetIdentity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.SetIdentityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).SetIdentity(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_SetIdentity_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).SetIdentity(ctx, req.(*v1.SetIdentityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_GetAuthority_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.GetAuthorityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).GetAuthority(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_GetAuthority_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).GetAuthority(ctx, req.(*v1.GetAuthorityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_RotateAuthority_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.RotateAuthorityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).RotateAuthority(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_RotateAuthority_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).RotateAuthority(ctx, req.(*v1.RotateAuthorityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_ListAudit_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(v1.ListAuditRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServer).ListAudit(m, &grpc.GenericServerStream[v1.ListAuditRequest, v1.ListAuditResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_ListAuditServer = grpc.ServerStreamingServer[v1.ListAuditResponse]
+
+func _Operator_Collect_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(v1.CollectRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServer).Collect(m, &grpc.GenericServerStream[v1.CollectRequest, v1.CollectResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_CollectServer = grpc.ServerStreamingServer[v1.CollectResponse]
+
+func _Operator_Profile_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(v1.ProfileRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServer).Profile(m, &grpc.GenericServerStream[v1.ProfileRequest, v1.ProfileChunk]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_ProfileServer = grpc.ServerStreamingServer[v1.ProfileChunk]
+
+func _Operator_Health_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.HealthRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).Health(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_Health_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).Health(ctx, req.(*v1.HealthRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_GetLimits_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.GetLimitsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).GetLimits(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_GetLimits_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).GetLimits(ctx, req.(*v1.GetLimitsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_SetLimits_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.SetLimitsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).SetLimits(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_SetLimits_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).SetLimits(ctx, req.(*v1.SetLimitsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_ListPolicies_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.ListPoliciesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).ListPolicies(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_ListPolicies_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).ListPolicies(ctx, req.(*v1.ListPoliciesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_PutPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.PutPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).PutPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_PutPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).PutPolicy(ctx, req.(*v1.PutPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_DeletePolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.DeletePolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).DeletePolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_DeletePolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).DeletePolicy(ctx, req.(*v1.DeletePolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Operator_ServiceDesc is the grpc.ServiceDesc for Operator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -607,6 +1359,70 @@ var Operator_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "TransferLeadership",
 			Handler:    _Operator_TransferLeadership_Handler,
 		},
+		{
+			MethodName: "AddPeer",
+			Handler:    _Operator_AddPeer_Handler,
+		},
+		{
+			MethodName: "RemovePeer",
+			Handler:    _Operator_RemovePeer_Handler,
+		},
+		{
+			MethodName: "RaftInfo",
+			Handler:    _Operator_RaftInfo_Handler,
+		},
+		{
+			MethodName: "CreateToken",
+			Handler:    _Operator_CreateToken_Handler,
+		},
+		{
+			MethodName: "ListTokens",
+			Handler:    _Operator_ListTokens_Handler,
+		},
+		{
+			MethodName: "RevokeToken",
+			Handler:    _Operator_RevokeToken_Handler,
+		},
+		{
+			MethodName: "ListIdentities",
+			Handler:    _Operator_ListIdentities_Handler,
+		},
+		{
+			MethodName: "SetIdentity",
+			Handler:    _Operator_SetIdentity_Handler,
+		},
+		{
+			MethodName: "GetAuthority",
+			Handler:    _Operator_GetAuthority_Handler,
+		},
+		{
+			MethodName: "RotateAuthority",
+			Handler:    _Operator_RotateAuthority_Handler,
+		},
+		{
+			MethodName: "Health",
+			Handler:    _Operator_Health_Handler,
+		},
+		{
+			MethodName: "GetLimits",
+			Handler:    _Operator_GetLimits_Handler,
+		},
+		{
+			MethodName: "SetLimits",
+			Handler:    _Operator_SetLimits_Handler,
+		},
+		{
+			MethodName: "ListPolicies",
+			Handler:    _Operator_ListPolicies_Handler,
+		},
+		{
+			MethodName: "PutPolicy",
+			Handler:    _Operator_PutPolicy_Handler,
+		},
+		{
+			MethodName: "DeletePolicy",
+			Handler:    _Operator_DeletePolicy_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -615,6 +1431,182 @@ var Operator_ServiceDesc = grpc.ServiceDesc{
 			ServerStreams: true,
 			ClientStreams: true,
 		},
+		{
+			StreamName:    "Watch",
+			Handler:       _Operator_Watch_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "SaveSnapshot",
+			Handler:       _Operator_SaveSnapshot_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "RestoreSnapshot",
+			Handler:       _Operator_RestoreSnapshot_Handler,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "ListAudit",
+			Handler:       _Operator_ListAudit_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Collect",
+			Handler:       _Operator_Collect_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Profile",
+			Handler:       _Operator_Profile_Handler,
+			ServerStreams: true,
+		},
 	},
+	Metadata: "trivet/operator/v1/operatorsvc/operator_service.proto",
+}
+
+const (
+	Enrollment_Enroll_FullMethodName = "/trivet.operator.v1.Enrollment/Enroll"
+	Enrollment_Renew_FullMethodName  = "/trivet.operator.v1.Enrollment/Renew"
+)
+
+// EnrollmentClient is the client API for Enrollment service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Enrollment gives out certificates. Enroll is the one rpc that a connection
+// without a certificate reaches.
+type EnrollmentClient interface {
+	Enroll(ctx context.Context, in *v1.EnrollRequest, opts ...grpc.CallOption) (*v1.EnrollResponse, error)
+	Renew(ctx context.Context, in *v1.RenewRequest, opts ...grpc.CallOption) (*v1.EnrollResponse, error)
+}
+
+type enrollmentClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewEnrollmentClient(cc grpc.ClientConnInterface) EnrollmentClient {
+	return &enrollmentClient{cc}
+}
+
+func (c *enrollmentClient) Enroll(ctx context.Context, in *v1.EnrollRequest, opts ...grpc.CallOption) (*v1.EnrollResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.EnrollResponse)
+	err := c.cc.Invoke(ctx, Enrollment_Enroll_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *enrollmentClient) Renew(ctx context.Context, in *v1.RenewRequest, opts ...grpc.CallOption) (*v1.EnrollResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.EnrollResponse)
+	err := c.cc.Invoke(ctx, Enrollment_Renew_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// EnrollmentServer is the server API for Enrollment service.
+// All implementations must embed UnimplementedEnrollmentServer
+// for forward compatibility.
+//
+// Enrollment gives out certificates. Enroll is the one rpc that a connection
+// without a certificate reaches.
+type EnrollmentServer interface {
+	Enroll(context.Context, *v1.EnrollRequest) (*v1.EnrollResponse, error)
+	Renew(context.Context, *v1.RenewRequest) (*v1.EnrollResponse, error)
+	mustEmbedUnimplementedEnrollmentServer()
+}
+
+// UnimplementedEnrollmentServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedEnrollmentServer struct{}
+
+func (UnimplementedEnrollmentServer) Enroll(context.Context, *v1.EnrollRequest) (*v1.EnrollResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Enroll not implemented")
+}
+func (UnimplementedEnrollmentServer) Renew(context.Context, *v1.RenewRequest) (*v1.EnrollResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
+}
+func (UnimplementedEnrollmentServer) mustEmbedUnimplementedEnrollmentServer() {}
+func (UnimplementedEnrollmentServer) testEmbeddedByValue()                    {}
+
+// UnsafeEnrollmentServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to EnrollmentServer will
+// result in compilation errors.
+type UnsafeEnrollmentServer interface {
+	mustEmbedUnimplementedEnrollmentServer()
+}
+
+func RegisterEnrollmentServer(s grpc.ServiceRegistrar, srv EnrollmentServer) {
+	// If the following call panics, it indicates UnimplementedEnrollmentServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Enrollment_ServiceDesc, srv)
+}
+
+func _Enrollment_Enroll_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.EnrollRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EnrollmentServer).Enroll(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Enrollment_Enroll_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EnrollmentServer).Enroll(ctx, req.(*v1.EnrollRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Enrollment_Renew_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.RenewRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EnrollmentServer).Renew(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Enrollment_Renew_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EnrollmentServer).Renew(ctx, req.(*v1.RenewRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Enrollment_ServiceDesc is the grpc.ServiceDesc for Enrollment service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Enrollment_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "trivet.operator.v1.Enrollment",
+	HandlerType: (*EnrollmentServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Enroll",
+			Handler:    _Enrollment_Enroll_Handler,
+		},
+		{
+			MethodName: "Renew",
+			Handler:    _Enrollment_Renew_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
 	Metadata: "trivet/operator/v1/operatorsvc/operator_service.proto",
 }

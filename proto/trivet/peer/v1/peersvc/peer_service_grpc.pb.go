@@ -28,6 +28,13 @@ const (
 	Peer_WatchAttachments_FullMethodName = "/trivet.peer.v1.Peer/WatchAttachments"
 	Peer_Dial_FullMethodName             = "/trivet.peer.v1.Peer/Dial"
 	Peer_Transfer_FullMethodName         = "/trivet.peer.v1.Peer/Transfer"
+	Peer_ConfirmTerm_FullMethodName      = "/trivet.peer.v1.Peer/ConfirmTerm"
+	Peer_Evidence_FullMethodName         = "/trivet.peer.v1.Peer/Evidence"
+	Peer_Join_FullMethodName             = "/trivet.peer.v1.Peer/Join"
+	Peer_Remove_FullMethodName           = "/trivet.peer.v1.Peer/Remove"
+	Peer_Digests_FullMethodName          = "/trivet.peer.v1.Peer/Digests"
+	Peer_FetchState_FullMethodName       = "/trivet.peer.v1.Peer/FetchState"
+	Peer_Restore_FullMethodName          = "/trivet.peer.v1.Peer/Restore"
 	Peer_Relay_FullMethodName            = "/trivet.peer.v1.Peer/Relay"
 )
 
@@ -44,6 +51,13 @@ type PeerClient interface {
 	WatchAttachments(ctx context.Context, in *v1.WatchAttachmentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.AttachmentUpdate], error)
 	Dial(ctx context.Context, in *v1.DialOffer, opts ...grpc.CallOption) (*v1.DialOfferResponse, error)
 	Transfer(ctx context.Context, in *v1.TransferRequest, opts ...grpc.CallOption) (*v1.TransferResponse, error)
+	ConfirmTerm(ctx context.Context, in *v1.ConfirmTermRequest, opts ...grpc.CallOption) (*v1.ConfirmTermResponse, error)
+	Evidence(ctx context.Context, in *v1.EvidenceRequest, opts ...grpc.CallOption) (*v1.EvidenceResponse, error)
+	Join(ctx context.Context, in *v1.JoinRequest, opts ...grpc.CallOption) (*v1.JoinResponse, error)
+	Remove(ctx context.Context, in *v1.RemoveRequest, opts ...grpc.CallOption) (*v1.RemoveResponse, error)
+	Digests(ctx context.Context, in *v1.DigestsRequest, opts ...grpc.CallOption) (*v1.DigestsResponse, error)
+	FetchState(ctx context.Context, in *v1.FetchStateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.StateChunk], error)
+	Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[v1.RestoreChunk, v1.RestoreResponse], error)
 	// Relay joins a tunnel end that arrived here with the one that waits on the
 	// receiver. Metadata "trivet-session" and "trivet-conn-id-bin" name the
 	// latter; frames pass unchanged.
@@ -137,9 +151,91 @@ func (c *peerClient) Transfer(ctx context.Context, in *v1.TransferRequest, opts 
 	return out, nil
 }
 
+func (c *peerClient) ConfirmTerm(ctx context.Context, in *v1.ConfirmTermRequest, opts ...grpc.CallOption) (*v1.ConfirmTermResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.ConfirmTermResponse)
+	err := c.cc.Invoke(ctx, Peer_ConfirmTerm_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) Evidence(ctx context.Context, in *v1.EvidenceRequest, opts ...grpc.CallOption) (*v1.EvidenceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.EvidenceResponse)
+	err := c.cc.Invoke(ctx, Peer_Evidence_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) Join(ctx context.Context, in *v1.JoinRequest, opts ...grpc.CallOption) (*v1.JoinResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.JoinResponse)
+	err := c.cc.Invoke(ctx, Peer_Join_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) Remove(ctx context.Context, in *v1.RemoveRequest, opts ...grpc.CallOption) (*v1.RemoveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.RemoveResponse)
+	err := c.cc.Invoke(ctx, Peer_Remove_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) Digests(ctx context.Context, in *v1.DigestsRequest, opts ...grpc.CallOption) (*v1.DigestsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.DigestsResponse)
+	err := c.cc.Invoke(ctx, Peer_Digests_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) FetchState(ctx context.Context, in *v1.FetchStateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.StateChunk], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[1], Peer_FetchState_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[v1.FetchStateRequest, v1.StateChunk]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_FetchStateClient = grpc.ServerStreamingClient[v1.StateChunk]
+
+func (c *peerClient) Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[v1.RestoreChunk, v1.RestoreResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[2], Peer_Restore_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[v1.RestoreChunk, v1.RestoreResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_RestoreClient = grpc.ClientStreamingClient[v1.RestoreChunk, v1.RestoreResponse]
+
 func (c *peerClient) Relay(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[manager.TunnelMessage, manager.TunnelMessage], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[1], Peer_Relay_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[3], Peer_Relay_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -163,6 +259,13 @@ type PeerServer interface {
 	WatchAttachments(*v1.WatchAttachmentsRequest, grpc.ServerStreamingServer[v1.AttachmentUpdate]) error
 	Dial(context.Context, *v1.DialOffer) (*v1.DialOfferResponse, error)
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
+	ConfirmTerm(context.Context, *v1.ConfirmTermRequest) (*v1.ConfirmTermResponse, error)
+	Evidence(context.Context, *v1.EvidenceRequest) (*v1.EvidenceResponse, error)
+	Join(context.Context, *v1.JoinRequest) (*v1.JoinResponse, error)
+	Remove(context.Context, *v1.RemoveRequest) (*v1.RemoveResponse, error)
+	Digests(context.Context, *v1.DigestsRequest) (*v1.DigestsResponse, error)
+	FetchState(*v1.FetchStateRequest, grpc.ServerStreamingServer[v1.StateChunk]) error
+	Restore(grpc.ClientStreamingServer[v1.RestoreChunk, v1.RestoreResponse]) error
 	// Relay joins a tunnel end that arrived here with the one that waits on the
 	// receiver. Metadata "trivet-session" and "trivet-conn-id-bin" name the
 	// latter; frames pass unchanged.
@@ -197,6 +300,27 @@ func (UnimplementedPeerServer) Dial(context.Context, *v1.DialOffer) (*v1.DialOff
 }
 func (UnimplementedPeerServer) Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Transfer not implemented")
+}
+func (UnimplementedPeerServer) ConfirmTerm(context.Context, *v1.ConfirmTermRequest) (*v1.ConfirmTermResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ConfirmTerm not implemented")
+}
+func (UnimplementedPeerServer) Evidence(context.Context, *v1.EvidenceRequest) (*v1.EvidenceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Evidence not implemented")
+}
+func (UnimplementedPeerServer) Join(context.Context, *v1.JoinRequest) (*v1.JoinResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
+}
+func (UnimplementedPeerServer) Remove(context.Context, *v1.RemoveRequest) (*v1.RemoveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
+}
+func (UnimplementedPeerServer) Digests(context.Context, *v1.DigestsRequest) (*v1.DigestsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Digests not implemented")
+}
+func (UnimplementedPeerServer) FetchState(*v1.FetchStateRequest, grpc.ServerStreamingServer[v1.StateChunk]) error {
+	return status.Error(codes.Unimplemented, "method FetchState not implemented")
+}
+func (UnimplementedPeerServer) Restore(grpc.ClientStreamingServer[v1.RestoreChunk, v1.RestoreResponse]) error {
+	return status.Error(codes.Unimplemented, "method Restore not implemented")
 }
 func (UnimplementedPeerServer) Relay(grpc.BidiStreamingServer[manager.TunnelMessage, manager.TunnelMessage]) error {
 	return status.Error(codes.Unimplemented, "method Relay not implemented")
@@ -341,6 +465,114 @@ func _Peer_Transfer_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_ConfirmTerm_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.ConfirmTermRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).ConfirmTerm(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_ConfirmTerm_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).ConfirmTerm(ctx, req.(*v1.ConfirmTermRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_Evidence_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.EvidenceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).Evidence(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_Evidence_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).Evidence(ctx, req.(*v1.EvidenceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_Join_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.JoinRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).Join(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_Join_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).Join(ctx, req.(*v1.JoinRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_Remove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.RemoveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).Remove(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_Remove_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).Remove(ctx, req.(*v1.RemoveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_Digests_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.DigestsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).Digests(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_Digests_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).Digests(ctx, req.(*v1.DigestsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_FetchState_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(v1.FetchStateRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PeerServer).FetchState(m, &grpc.GenericServerStream[v1.FetchStateRequest, v1.StateChunk]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_FetchStateServer = grpc.ServerStreamingServer[v1.StateChunk]
+
+func _Peer_Restore_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PeerServer).Restore(&grpc.GenericServerStream[v1.RestoreChunk, v1.RestoreResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_RestoreServer = grpc.ClientStreamingServer[v1.RestoreChunk, v1.RestoreResponse]
+
 func _Peer_Relay_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(PeerServer).Relay(&grpc.GenericServerStream[manager.TunnelMessage, manager.TunnelMessage]{ServerStream: stream})
 }
@@ -379,12 +611,42 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Transfer",
 			Handler:    _Peer_Transfer_Handler,
 		},
+		{
+			MethodName: "ConfirmTerm",
+			Handler:    _Peer_ConfirmTerm_Handler,
+		},
+		{
+			MethodName: "Evidence",
+			Handler:    _Peer_Evidence_Handler,
+		},
+		{
+			MethodName: "Join",
+			Handler:    _Peer_Join_Handler,
+		},
+		{
+			MethodName: "Remove",
+			Handler:    _Peer_Remove_Handler,
+		},
+		{
+			MethodName: "Digests",
+			Handler:    _Peer_Digests_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "WatchAttachments",
 			Handler:       _Peer_WatchAttachments_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "FetchState",
+			Handler:       _Peer_FetchState_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Restore",
+			Handler:       _Peer_Restore_Handler,
+			ClientStreams: true,
 		},
 		{
 			StreamName:    "Relay",
