@@ -198,7 +198,7 @@ func (s *Server) services() {
 	})
 	managersvc.RegisterManagerServer(s.grpc, s.manager)
 	operatorsvc.RegisterOperatorServer(s.grpc, operatorapi.New(operatorapi.Config{
-		Core: s.engine, Cluster: (*clusterView)(s), Creator: s.manager, View: s.view,
+		Core: s.engine, Cluster: (*clusterView)(s), Creator: s.manager, View: s.view, Stopping: s.stopping,
 	}))
 	nodesvc.RegisterNodeControlServer(s.grpc, nodeapi.New(nodeapi.Config{
 		Core: s.engine, Registry: s.registry, Stopping: s.stopping, Logger: s.log,

@@ -123,6 +123,9 @@ func (e *Engine) currentToucher() Toucher {
 // Root is the local state, however old.
 func (e *Engine) Root() *fsm.Root { return e.cfg.Machine.Root() }
 
+// Watch follows the local state after a revision.
+func (e *Engine) Watch(after uint64) *fsm.Cursor { return e.cfg.Machine.Watch(after) }
+
 // WatchFrom follows the local state from one that the caller has read on.
 func (e *Engine) WatchFrom(root *fsm.Root) *fsm.Cursor { return e.cfg.Machine.WatchFrom(root) }
 

@@ -2247,11 +2247,11 @@ func (x *WatchRequest) GetTables() []string {
 	return nil
 }
 
-// WatchResponse holds changes in order. All changes of one revision are in one
-// response.
+// WatchResponse holds changes in order of their revisions, unless full is set.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The state after this response.
+	// The state after this response; a watch may be resumed from it. 0: the
+	// batch goes on in the next response.
 	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// What was sent before is to be forgotten: the changes are the whole state,
 	// because the receiver was too far behind or the state was restored.

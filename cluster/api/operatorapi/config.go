@@ -1,0 +1,95 @@
+package operatorapi
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"trivet/cluster/authz"
+	"trivet/internal/errs"
+	commandv1 "trivet/proto/trivet/command/v1"
+	operatorv1 "trivet/proto/trivet/operator/v1"
+)
+
+// PutConfig writes one key.
+func (s *Service) PutConfig(ctx context.Context, req *operatorv1.PutConfigRequest) (*operatorv1.PutConfigResponse, error) {
+	res, err := s.propose(ctx, putConfig(req))
+	if err != nil {
+		return nil, err
+	}
+	return &operatorv1.PutConfigResponse{Revision: res.GetRevision()}, nil
+}
+
+func putConfig(req *operatorv1.PutConfigRequest) *commandv1.Command {
+	return &commandv1.Command{Op: &commandv1.Command_PutConfig{PutConfig: &commandv1.PutConfig{
+		Key: req.GetKey(), Value: req.GetValue(), IfModifyRevision: req.IfModifyRevision,
+	}}}
+}
+
+// streamInFlight bounds the writes of one PutConfigStream that are under way;
+// beyond it the stream is not read.
+const streamInFlight = 128
+
+// PutConfigStream writes many keys; answers come in the order of requests. A
+// refused write ends the stream.
+func (s *Service) PutConfigStream(stream grpc.BidiStreamingServer[operatorv1.PutConfigRequest, operatorv1.PutConfigResponse]) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	type answer struct {
+		rev uint64
+		err error
+	}
+	pending := make(chan chan answer, streamInFlight)
+	received := make(chan error, 1)
+	identity := authz.Caller(ctx).String()
+	go func() {
+		defer close(pending)
+		for {
+			req, err := stream.Recv()
+			if err != nil {
+				received <- err
+				return
+			}
+			ch := make(chan answer, 1)
+			select {
+			case pending <- ch:
+			case <-ctx.Done():
+				received <- ctx.Err()
+				return
+			}
+			go func() {
+				res, err := s.cfg.Core.Propose(ctx, identity, nil, putConfig(req))
+				ch <- answer{res.GetRevision(), err}
+			}()
+		}
+	}()
+	for ch := range pending {
+		a := <-ch
+		if a.err != nil {
+			return a.err
+		}
+		if err := stream.Send(&operatorv1.PutConfigResponse{Revision: a.rev}); err != nil {
+			return err
+		}
+	}
+	if err := <-received; !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// GetConfig reads one key.
+func (s *Service) GetConfig(ctx context.Context, req *operatorv1.GetConfigRequest) (*operatorv1.GetConfigResponse, error) {
+	root, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	row, ok := root.Config(req.GetKey())
+	if !ok {
+		return nil, errs.New(codes.NotFound, "CONFIG_NOT_FOUND", "config key %q not found", req.GetKey())
+	}
+	return &operatorv1.GetConfigResponse{Key: row.GetKey(), Value: row.GetValue(), ModifyRevision: row.GetModifyRevision(), Revision: root.Revision()}, nil
+}
