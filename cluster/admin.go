@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"trivet/fsm"
@@ -35,19 +36,25 @@ func newAdmin(s *Server, address string) (*admin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the admin port: %w", err)
 	}
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collector{s})
+	reg := s.registryOfMetrics()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !s.Ready() {
-			http.Error(w, "no contact with a leader", http.StatusServiceUnavailable)
+		if why := s.notReady(); why != "" {
+			http.Error(w, why, http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	return &admin{ln: ln, srv: &http.Server{Handler: mux, ReadHeaderTimeout: adminHeaderTimeout}}, nil
+}
+
+// registryOfMetrics holds everything that is measured in this process.
+func (s *Server) registryOfMetrics() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collector{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
 }
 
 func (a *admin) serve() {

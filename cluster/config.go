@@ -61,6 +61,12 @@ type Config struct {
 	// Version is the build's version, for status.
 	Version string
 	Logger  *slog.Logger
+	// RecentLog returns the newest log records for a support bundle; nil: there
+	// are none.
+	RecentLog func() (lines []byte, gone uint64)
+	// Describe returns the configuration for a support bundle, without secrets;
+	// nil: it is left out.
+	Describe func() []byte
 }
 
 func (c Config) withDefaults() Config {

@@ -78,6 +78,8 @@ type Server struct {
 	admin    *admin
 
 	hasState atomic.Bool
+	// checks add to Checks; set before the server runs.
+	checks   []func() []Check
 	stopping chan struct{}
 	// escalations tells lead that the actors cannot go on.
 	escalations chan escalation

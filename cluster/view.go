@@ -167,13 +167,27 @@ func (s *Server) transferHere(to string) error {
 	return nil
 }
 
-// Ready says whether this server leads or has heard of a leader lately.
-func (s *Server) Ready() bool {
+// Ready says whether this server is in contact with a leader and nothing
+// critical is wrong with it.
+func (s *Server) Ready() bool { return s.notReady() == "" }
+
+// notReady says why not; empty: it is ready.
+func (s *Server) notReady() string {
 	select {
 	case <-s.stopping:
-		return false
+		return "shutting down"
 	default:
 	}
+	for _, c := range s.Checks() {
+		if c.Level == LevelCritical {
+			return c.Name + ": " + c.Message
+		}
+	}
+	return ""
+}
+
+// hearsLeader says whether this server leads or has heard of a leader lately.
+func (s *Server) hearsLeader() bool {
 	if id, _ := s.replica.Leader(); id == "" {
 		return false
 	}

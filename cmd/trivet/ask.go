@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"trivet/internal/render"
+	operatorv1 "trivet/proto/trivet/operator/v1"
 	"trivet/proto/trivet/operator/v1/operatorsvc"
 )
 
@@ -30,6 +31,23 @@ func (a *App) ask(do func(query) error) func(*cobra.Command, []string) error {
 		}
 		defer pool.Close()
 		return do(query{ctx: ctx, args: args, api: operatorsvc.NewOperatorClient(pool)})
+	}
+}
+
+// pages asks for all pages of a list. The revision is that of the last one.
+func pages[M any](ask func(*operatorv1.Page) (items []M, next string, revision uint64, err error)) ([]M, uint64, error) {
+	var all []M
+	page := &operatorv1.Page{}
+	for {
+		items, next, revision, err := ask(page)
+		if err != nil {
+			return nil, 0, err
+		}
+		all = append(all, items...)
+		if next == "" {
+			return all, revision, nil
+		}
+		page = &operatorv1.Page{Token: next}
 	}
 }
 

@@ -88,11 +88,14 @@ func newInterceptListCmd(a *App) *cobra.Command {
 		Short: "List the intercepts: your own, or all of them for an operator",
 		Args:  noArgs,
 		RunE: a.ask(func(q query) error {
-			r, err := q.api.ListIntercepts(q.ctx, &operatorv1.ListInterceptsRequest{Namespace: a.flags.namespace, Own: own})
+			rows, revision, err := pages(func(p *operatorv1.Page) ([]*operatorv1.Intercept, string, uint64, error) {
+				r, err := q.api.ListIntercepts(q.ctx, &operatorv1.ListInterceptsRequest{Namespace: a.flags.namespace, Own: own, Page: p})
+				return r.GetIntercepts(), r.GetNextPageToken(), r.GetRevision(), err
+			})
 			if err != nil {
 				return err
 			}
-			return render.List(a.Printer(), views(r.GetIntercepts(), viewIntercept), r.GetRevision(), "intercepts", a.interceptColumns())
+			return render.List(a.Printer(), views(rows, viewIntercept), revision, "intercepts", a.interceptColumns())
 		}),
 	}
 	cmd.Flags().BoolVar(&own, "own", false, "only your own")

@@ -50,11 +50,14 @@ func newNodeListCmd(a *App) *cobra.Command {
 		Short: "List the nodes",
 		Args:  noArgs,
 		RunE: a.ask(func(q query) error {
-			r, err := q.api.ListNodes(q.ctx, &operatorv1.ListNodesRequest{})
+			rows, revision, err := pages(func(p *operatorv1.Page) ([]*operatorv1.Node, string, uint64, error) {
+				r, err := q.api.ListNodes(q.ctx, &operatorv1.ListNodesRequest{Page: p})
+				return r.GetNodes(), r.GetNextPageToken(), r.GetRevision(), err
+			})
 			if err != nil {
 				return err
 			}
-			return render.List(a.Printer(), views(r.GetNodes(), viewNode), r.GetRevision(), "nodes", nodeColumns)
+			return render.List(a.Printer(), views(rows, viewNode), revision, "nodes", nodeColumns)
 		}),
 	})
 	return node

@@ -42,11 +42,14 @@ func newSessionCmd(a *App) *cobra.Command {
 		Short: "List the sessions (role operator or viewer)",
 		Args:  noArgs,
 		RunE: a.ask(func(q query) error {
-			r, err := q.api.ListSessions(q.ctx, &operatorv1.ListSessionsRequest{})
+			rows, revision, err := pages(func(p *operatorv1.Page) ([]*operatorv1.Session, string, uint64, error) {
+				r, err := q.api.ListSessions(q.ctx, &operatorv1.ListSessionsRequest{Page: p})
+				return r.GetSessions(), r.GetNextPageToken(), r.GetRevision(), err
+			})
 			if err != nil {
 				return err
 			}
-			return render.List(a.Printer(), views(r.GetSessions(), viewSession), r.GetRevision(), "sessions", []render.Column[sessionView]{
+			return render.List(a.Printer(), views(rows, viewSession), revision, "sessions", []render.Column[sessionView]{
 				{Name: "ID", Value: func(s sessionView) string { return s.ID }},
 				{Name: "KIND", Value: func(s sessionView) string { return s.Kind }},
 				{Name: "NAME", Value: func(s sessionView) string { return s.Name }},

@@ -60,11 +60,14 @@ func newWorkloadCmd(a *App) *cobra.Command {
 		Short: "List the workloads, of all namespaces unless --namespace is given",
 		Args:  noArgs,
 		RunE: a.ask(func(q query) error {
-			r, err := q.api.ListWorkloads(q.ctx, &operatorv1.ListWorkloadsRequest{Namespace: a.flags.namespace})
+			rows, revision, err := pages(func(p *operatorv1.Page) ([]*operatorv1.Workload, string, uint64, error) {
+				r, err := q.api.ListWorkloads(q.ctx, &operatorv1.ListWorkloadsRequest{Namespace: a.flags.namespace, Page: p})
+				return r.GetWorkloads(), r.GetNextPageToken(), r.GetRevision(), err
+			})
 			if err != nil {
 				return err
 			}
-			return render.List(a.Printer(), views(r.GetWorkloads(), viewWorkload), r.GetRevision(), "workloads", []render.Column[workloadView]{
+			return render.List(a.Printer(), views(rows, viewWorkload), revision, "workloads", []render.Column[workloadView]{
 				{Name: "NAME", Value: func(w workloadView) string { return w.Name }},
 				{Name: "NAMESPACE", Value: func(w workloadView) string { return w.Namespace }},
 				{Name: "KIND", Value: func(w workloadView) string { return w.Kind }},

@@ -22,17 +22,16 @@ func (s *Service) ListIntercepts(ctx context.Context, req *operatorv1.ListInterc
 	}
 	me := authz.Caller(ctx)
 	out := &operatorv1.ListInterceptsResponse{Revision: root.Revision()}
-	for row := range root.Intercepts {
-		own := row.GetIdentity() == me.String()
-		if (req.GetOwn() || !all(me)) && !own {
-			continue
-		}
-		if ns := req.GetNamespace(); ns != "" && row.GetSpec().GetNamespace() != ns {
-			continue
-		}
-		out.Intercepts = append(out.Intercepts, intercept(row))
-	}
-	return out, nil
+	out.Intercepts, out.NextPageToken, err = page(root.Intercepts, req.GetPage(), (*commandv1.InterceptRow).GetId,
+		func(row *commandv1.InterceptRow) (*operatorv1.Intercept, bool) {
+			own := row.GetIdentity() == me.String()
+			ns := req.GetNamespace()
+			if (req.GetOwn() || !all(me)) && !own || ns != "" && row.GetSpec().GetNamespace() != ns {
+				return nil, false
+			}
+			return intercept(row), true
+		})
+	return out, err
 }
 
 // GetIntercept finds an intercept by id, or by its name when only one of those

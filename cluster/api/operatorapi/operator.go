@@ -49,6 +49,10 @@ type Cluster interface {
 	// Transfer hands leadership to a server by name or id (empty: any) and
 	// returns the names of the old and the new leader.
 	Transfer(ctx context.Context, to string) (from, leader string, err error)
+	// Health is what this server knows about its own health.
+	Health() []*operatorv1.HealthCheck
+	// Collect emits the files of this server's part of a support bundle.
+	Collect(ctx context.Context, emit func(name string, data []byte) error) error
 }
 
 // Creator makes intercepts; the manager service does.

@@ -9,21 +9,22 @@ import (
 )
 
 // ListSessions lists all sessions.
-func (s *Service) ListSessions(ctx context.Context, _ *operatorv1.ListSessionsRequest) (*operatorv1.ListSessionsResponse, error) {
+func (s *Service) ListSessions(ctx context.Context, req *operatorv1.ListSessionsRequest) (*operatorv1.ListSessionsResponse, error) {
 	root, err := s.read(ctx)
 	if err != nil {
 		return nil, err
 	}
 	out := &operatorv1.ListSessionsResponse{Revision: root.Revision()}
-	for row := range root.Sessions {
-		x := session(row)
-		for _, id := range s.cfg.View.Servers(row.GetId()) {
-			x.Attached = append(x.Attached, s.cfg.Cluster.NameOf(id))
-		}
-		slices.Sort(x.Attached)
-		out.Sessions = append(out.Sessions, x)
-	}
-	return out, nil
+	out.Sessions, out.NextPageToken, err = page(root.Sessions, req.GetPage(), (*commandv1.SessionRow).GetId,
+		func(row *commandv1.SessionRow) (*operatorv1.Session, bool) {
+			x := session(row)
+			for _, id := range s.cfg.View.Servers(row.GetId()) {
+				x.Attached = append(x.Attached, s.cfg.Cluster.NameOf(id))
+			}
+			slices.Sort(x.Attached)
+			return x, true
+		})
+	return out, err
 }
 
 func session(row *commandv1.SessionRow) *operatorv1.Session {

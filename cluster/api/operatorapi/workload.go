@@ -12,34 +12,31 @@ import (
 )
 
 // ListNodes lists the nodes that have ever reported.
-func (s *Service) ListNodes(ctx context.Context, _ *operatorv1.ListNodesRequest) (*operatorv1.ListNodesResponse, error) {
+func (s *Service) ListNodes(ctx context.Context, req *operatorv1.ListNodesRequest) (*operatorv1.ListNodesResponse, error) {
 	root, err := s.read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := &operatorv1.ListNodesResponse{Revision: root.Revision()}
-	byName := make(map[string]*operatorv1.Node)
-	for row := range root.Nodes {
-		n := node(row)
-		n.Connected = len(s.cfg.View.Servers(nodeapi.AttachmentID(row.GetName()))) > 0
-		byName[n.GetName()] = n
-		out.Nodes = append(out.Nodes, n)
-	}
+	pods, workloads := make(map[string]uint32), make(map[string]uint32)
 	for w := range root.Workloads {
 		seen := make(map[string]bool)
 		for _, p := range w.GetPods() {
-			n := byName[p.GetNode()]
-			if n == nil {
-				continue
-			}
-			n.Pods++
+			pods[p.GetNode()]++
 			if !seen[p.GetNode()] {
 				seen[p.GetNode()] = true
-				n.Workloads++
+				workloads[p.GetNode()]++
 			}
 		}
 	}
-	return out, nil
+	out := &operatorv1.ListNodesResponse{Revision: root.Revision()}
+	out.Nodes, out.NextPageToken, err = page(root.Nodes, req.GetPage(), (*commandv1.NodeRow).GetName,
+		func(row *commandv1.NodeRow) (*operatorv1.Node, bool) {
+			n := node(row)
+			n.Connected = len(s.cfg.View.Servers(nodeapi.AttachmentID(row.GetName()))) > 0
+			n.Pods, n.Workloads = pods[row.GetName()], workloads[row.GetName()]
+			return n, true
+		})
+	return out, err
 }
 
 // ListWorkloads lists what the nodes reported.
@@ -49,13 +46,15 @@ func (s *Service) ListWorkloads(ctx context.Context, req *operatorv1.ListWorkloa
 		return nil, err
 	}
 	out := &operatorv1.ListWorkloadsResponse{Revision: root.Revision()}
-	for w := range root.Workloads {
-		if ns := req.GetNamespace(); ns != "" && ns != w.GetNamespace() {
-			continue
-		}
-		out.Workloads = append(out.Workloads, workload(root, w))
-	}
-	return out, nil
+	out.Workloads, out.NextPageToken, err = page(root.Workloads, req.GetPage(),
+		func(w *commandv1.WorkloadRow) string { return w.GetNamespace() + "/" + w.GetName() },
+		func(w *commandv1.WorkloadRow) (*operatorv1.Workload, bool) {
+			if ns := req.GetNamespace(); ns != "" && ns != w.GetNamespace() {
+				return nil, false
+			}
+			return workload(root, w), true
+		})
+	return out, err
 }
 
 func workload(root *fsm.Root, w *commandv1.WorkloadRow) *operatorv1.Workload {
