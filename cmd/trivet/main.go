@@ -9,7 +9,7 @@ import (
 // extraCommands are the commands of the long-running roles and of the local
 // cluster. One that has the name of a noun (node) adds to it.
 var extraCommands = []func(*App) *cobra.Command{
-	newServerCmd, newNodeCmd, newCACmd, newDevCmd, newDemoCmd, newSampleCmd,
+	newServerCmd, newNodeCmd, newCACmd, newDevCmd, newDemoCmd, newSampleCmd, newConfigCmd,
 }
 
 func main() {

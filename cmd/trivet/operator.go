@@ -16,7 +16,7 @@ func newOperatorCmd(a *App) *cobra.Command {
 	operator := group(&cobra.Command{Use: "operator", Short: "Look after the servers (role operator)"})
 	raft := group(&cobra.Command{Use: "raft", Short: "The servers as replicas"})
 	raft.AddCommand(newListPeersCmd(a), newTransferCmd(a))
-	operator.AddCommand(raft, newDigestCmd(a))
+	operator.AddCommand(raft, newDigestCmd(a), newBundleCmd(a), newProfileCmd(a))
 	return operator
 }
 

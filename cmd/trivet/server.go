@@ -2,7 +2,7 @@ package main
 
 import (
 	"errors"
-	"os"
+	"log/slog"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -10,41 +10,12 @@ import (
 
 	"trivet/cluster"
 	"trivet/cluster/replica"
-	"trivet/internal/config"
 	"trivet/internal/errs"
-	"trivet/internal/pki"
+	"trivet/internal/logring"
 )
 
-// serverFile is the configuration file of `trivet server run`.
-type serverFile struct {
-	Name           string          `json:"name"`
-	DataDir        string          `json:"dataDir"`
-	Bundle         string          `json:"bundle"`
-	Listen         string          `json:"listen"`
-	Advertise      string          `json:"advertise"`
-	Admin          string          `json:"admin"`
-	Peers          []serverPeer    `json:"peers"`
-	RaftMultiplier int             `json:"raftMultiplier"`
-	DrainTimeout   config.Duration `json:"drainTimeout"`
-	Log            serverLog       `json:"log"`
-}
-
-type serverLog struct {
-	Level  string `json:"level"`
-	Format string `json:"format"`
-}
-
-type serverPeer struct {
-	Name    string `json:"name"`
-	Address string `json:"address"`
-}
-
-// SetDefaults fills in what a file may leave out.
-func (f *serverFile) SetDefaults() {
-	f.Listen, f.Admin = cluster.DefaultListen, cluster.DefaultAdmin
-	f.RaftMultiplier = 1
-	f.Log = serverLog{Level: "info", Format: "json"}
-}
+// recentLog is how much of its own log a server keeps for a support bundle.
+const recentLog = 4 << 20
 
 func newServerCmd(app *App) *cobra.Command {
 	cmd := &cobra.Command{Use: "server", Short: "Run a server of the manager"}
@@ -57,36 +28,22 @@ func newServerCmd(app *App) *cobra.Command {
 			"peers to the other servers and ends.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if path == "" {
-				return errs.New(codes.InvalidArgument, "USAGE", "--config is not set").WithHint("give the server's YAML file")
-			}
-			f, err := config.Load[serverFile](path)
+			f, err := loadServerFile(path)
 			if err != nil {
-				return err
-			}
-			if err := config.Overlay(f, "TRIVET_SERVER_", os.LookupEnv); err != nil {
 				return err
 			}
 			logger, err := newLogger(app.Err, f.Log.Level, f.Log.Format)
 			if err != nil {
 				return err
 			}
-			src, err := pki.OpenSource(f.Bundle)
+			cfg, err := f.config(path)
 			if err != nil {
 				return err
 			}
-			cfg := cluster.Config{
-				Name: f.Name, DataDir: f.DataDir, Listen: f.Listen, Advertise: f.Advertise, Admin: f.Admin, Source: src,
-				Multiplier: f.RaftMultiplier, DrainTimeout: f.DrainTimeout.Duration(), Version: Version(),
-				Logger: logger.With("server", f.Name), NoDeathWatch: noDeathWatch, NoSync: noSync,
-			}
-			for _, p := range f.Peers {
-				cfg.Peers = append(cfg.Peers, cluster.Peer{Name: p.Name, Address: p.Address})
-			}
-			if err := cfg.Validate(); err != nil {
-				return errs.New(codes.InvalidArgument, config.ReasonInvalid, "%s: %w", path, err).
-					WithHint("correct these keys of the server's configuration")
-			}
+			ring := logring.New(recentLog)
+			cfg.RecentLog = ring.Bytes
+			cfg.Logger = slog.New(ring.Handler(logger.Handler(), slog.LevelInfo)).With("server", f.Name)
+			cfg.NoDeathWatch, cfg.NoSync = noDeathWatch, noSync
 			srv, err := cluster.Start(cfg)
 			if err != nil {
 				return explainStart(err, path)
