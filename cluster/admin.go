@@ -113,6 +113,8 @@ var (
 	descLost      = desc("actor_messages_lost_total", "Messages lost because their actor stopped.", "kind")
 	descRestarts  = desc("actor_restarts_total", "Restarts of actors.", "kind")
 	descQuarant   = desc("actor_quarantined_total", "Actors stopped because they kept failing.", "kind")
+	descLimited   = desc("limit_refused_total", "Calls and streams refused by a limit per identity.", "reason")
+	descOpen      = desc("connections", "Connections open on the main port.")
 	descConns     = desc("connections_rejected_total", "Connections turned away on the main port.", "reason")
 )
 
@@ -161,6 +163,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		count(descRestarts, k.Restarts, kind)
 		count(descQuarant, k.Quarantined, kind)
 	}
+	for reason, n := range s.limiter.Refused() {
+		count(descLimited, n, reason)
+	}
+	gauge(descOpen, float64(s.mux.Stats().Open))
 	for reason, n := range s.mux.Stats().Rejected {
 		count(descConns, n, string(reason))
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"trivet/actors"
+	"trivet/cluster/limits"
 	"trivet/internal/pki"
 )
 
@@ -58,6 +59,8 @@ type Config struct {
 	DrainTimeout time.Duration
 	// Limits are the leader's time limits; zero means the defaults.
 	Limits actors.Limits
+	// Quotas bound connections, streams and calls; zero means the defaults.
+	Quotas limits.Config
 	// Version is the build's version, for status.
 	Version string
 	Logger  *slog.Logger
@@ -82,6 +85,7 @@ func (c Config) withDefaults() Config {
 	if c.Limits == (actors.Limits{}) {
 		c.Limits = actors.DefaultLimits()
 	}
+	c.Quotas = c.Quotas.WithDefaults()
 	return c
 }
 

@@ -28,6 +28,7 @@ import (
 	"trivet/cluster/deathwatch"
 	"trivet/cluster/engine"
 	"trivet/cluster/exchange"
+	"trivet/cluster/limits"
 	"trivet/cluster/peers"
 	"trivet/cluster/replica"
 	"trivet/fsm"
@@ -72,6 +73,7 @@ type Server struct {
 	watch    *deathwatch.Watch
 	actors   *rt.System
 	guard    *authz.Guard
+	limiter  *limits.Limiter
 	mux      *portmux.Mux
 	grpc     *grpc.Server
 	manager  *managerapi.Service
@@ -122,7 +124,7 @@ func (s *Server) start(ln net.Listener) error {
 	s.mux = portmux.New(ln, pki.ServerConfig(s.cfg.Source, pki.Policy{
 		ALPN: []string{"h2", peers.ALPNRaft, peers.ALPNWatch}, Roles: pki.Roles(),
 		RolesFor: map[string][]pki.Role{peers.ALPNRaft: serverOnly, peers.ALPNWatch: serverOnly},
-	}), portmux.Options{OnReject: s.rejected})
+	}), portmux.Options{OnReject: s.rejected, MaxConns: unbounded(s.cfg.Quotas.MaxConnections), Identify: s.connectionQuota})
 	dial := pki.ClientConfig(s.cfg.Source, pki.Policy{ALPN: []string{"h2"}, Roles: serverOnly})
 
 	h2 := s.mux.ALPN("h2")
@@ -184,10 +186,11 @@ func (s *Server) services() {
 		row, ok := s.machine.Root().Identity(uri)
 		return row.GetReason(), ok && row.GetDenied()
 	}}
+	s.limiter = limits.New(s.cfg.Quotas)
 	s.grpc = grpc.NewServer(
 		grpc.Creds(portmux.Credentials()),
-		grpc.ChainUnaryInterceptor(s.showRevision, s.guard.Unary),
-		grpc.ChainStreamInterceptor(s.guard.Stream),
+		grpc.ChainUnaryInterceptor(s.showRevision, s.guard.Unary, s.limiter.Unary),
+		grpc.ChainStreamInterceptor(s.guard.Stream, s.limiter.Stream),
 		// Tunnel frames pass through unparsed; all else is encoded as usual.
 		grpc.ForceServerCodecV2(tunnel.Codec{}),
 		grpc.MaxRecvMsgSize(maxMessage),

@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"trivet/cluster"
+	"trivet/cluster/limits"
 	"trivet/internal/config"
 	"trivet/internal/errs"
 	"trivet/internal/pki"
@@ -27,6 +28,7 @@ type serverFile struct {
 	RaftMultiplier int             `json:"raftMultiplier" doc:"scales all Raft timeouts, 1 to 10"`
 	Snapshot       serverSnapshot  `json:"snapshot" doc:"when the log is compacted"`
 	DrainTimeout   config.Duration `json:"drainTimeout" doc:"bound of the wait for streams at shutdown"`
+	Limits         limits.Config   `json:"limits" doc:"what one identity may use of this server; 0: the default, -1: no bound"`
 	Log            serverLog       `json:"log"`
 }
 
@@ -51,6 +53,7 @@ type serverPeer struct {
 func (f *serverFile) SetDefaults() {
 	f.Listen, f.Admin = cluster.DefaultListen, cluster.DefaultAdmin
 	f.RaftMultiplier = 1
+	f.Limits = limits.Config{}.WithDefaults()
 	f.Log = serverLog{Level: "info", Format: "json"}
 }
 
@@ -76,6 +79,7 @@ func (f *serverFile) config(path string) (cluster.Config, error) {
 		Name: f.Name, DataDir: f.DataDir, Listen: f.Listen, Advertise: f.Advertise, Admin: f.Admin, Source: src,
 		Multiplier: f.RaftMultiplier, SnapshotThreshold: f.Snapshot.Threshold, SnapshotInterval: f.Snapshot.Interval.Duration(),
 		TrailingLogs: f.Snapshot.TrailingLogs, DrainTimeout: f.DrainTimeout.Duration(), Version: Version(), Describe: f.describe,
+		Quotas: f.Limits,
 	}
 	for _, p := range f.Peers {
 		cfg.Peers = append(cfg.Peers, cluster.Peer{Name: p.Name, Address: p.Address})

@@ -13,7 +13,10 @@ type conn struct {
 	net.Conn
 	open   *atomic.Int64
 	closed sync.Once
-	prefix []byte // read but not yet given back; used by the reader alone
+	// onClose, if set, runs at the first Close; set before the connection is
+	// handed over.
+	onClose func()
+	prefix  []byte // read but not yet given back; used by the reader alone
 
 	// noALPN is set during the handshake when the hello names no protocol that
 	// is served.
@@ -33,7 +36,12 @@ func (c *conn) Read(p []byte) (int, error) {
 // Close implements net.Conn.
 func (c *conn) Close() error {
 	// First, so that whoever sees the connection end sees the count too.
-	c.closed.Do(func() { c.open.Add(-1) })
+	c.closed.Do(func() {
+		c.open.Add(-1)
+		if c.onClose != nil {
+			c.onClose()
+		}
+	})
 	return c.Conn.Close()
 }
 

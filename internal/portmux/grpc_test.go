@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -145,6 +146,20 @@ func TestRefusedGRPCClientLearnsWhy(t *testing.T) {
 				t.Errorf("%s, wait %v: %v (%s), want %s with a hint", tc.name, wait, err, errs.Reason(err), tc.want)
 			}
 		}
+	}
+}
+
+// refusedCall makes a call that has to be refused with a code and a reason.
+func refusedCall(t *testing.T, c cluster, m *Mux, code codes.Code, reason string) {
+	t.Helper()
+	conn, err := grpc.NewClient(m.Addr().String(), grpc.WithTransportCredentials(ClientCredentials(c.client(pki.RoleClient, alpnH2), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	if status.Code(err) != code || !strings.Contains(err.Error(), reason) {
+		t.Fatalf("got %v, want %s that says %q", err, code, reason)
 	}
 }
 

@@ -24,7 +24,7 @@ type Mux struct {
 	conf  *tls.Config
 	opts  Options
 	count *counters
-	slots chan struct{} // one element per connection being routed
+	slots chan struct{} // one element per connection that has sent something and is being routed
 	done  chan struct{} // closed by shutdown
 
 	// wg counts the accept loop and the goroutines of connections. Add is
@@ -38,6 +38,9 @@ type Mux struct {
 	handlers  map[string]func(net.Conn) // guarded by mu
 	prefixes  []string                  // guarded by mu; longest first
 	owned     map[*conn]struct{}        // guarded by mu; to be closed by shutdown
+	pending   int                       // guarded by mu; connections being routed
+	addresses map[string]int            // guarded by mu; of these, by remote address
+	holders   map[string]int            // guarded by mu; open connections by identity
 	delivered map[string]uint64         // guarded by mu
 	rawCount  map[string]uint64         // guarded by mu
 }
@@ -58,6 +61,8 @@ func New(ln net.Listener, tlsConf *tls.Config, opts Options) *Mux {
 		handlers:  make(map[string]func(net.Conn)),
 		prefixes:  []string{RelayPreamble},
 		owned:     make(map[*conn]struct{}),
+		addresses: make(map[string]int),
+		holders:   make(map[string]int),
 		delivered: make(map[string]uint64),
 		rawCount:  make(map[string]uint64),
 	}
@@ -232,27 +237,87 @@ func passing(err error) bool {
 func (m *Mux) admit(nc net.Conn) {
 	m.count.accepted.Add(1)
 	c := &conn{Conn: nc, open: &m.count.open}
-	if m.count.open.Add(1) > int64(m.opts.MaxConns) {
+	// Somewhat more than MaxConns may come as far as the handshake, so that those
+	// that are too many can be told why.
+	if m.count.open.Add(1) > int64(m.opts.MaxConns+m.opts.MaxHandshakes) {
 		m.reject(c, ReasonConnLimit, nil)
 		return
 	}
-	select {
-	case m.slots <- struct{}{}:
-	default:
-		m.reject(c, ReasonHandshakeLimit, nil)
+	if reason := m.enter(c); reason != "" {
+		m.reject(c, reason, nil)
 		return
 	}
+	go m.handle(c)
+}
+
+// enter takes c among the connections being routed, or says why not. A peer
+// that sends nothing takes no handshake slot, and one address does not take
+// all places.
+func (m *Mux) enter(c *conn) Reason {
 	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		<-m.slots
-		m.reject(c, ReasonShutdown, nil)
-		return
+	defer m.mu.Unlock()
+	host := hostOf(c)
+	switch {
+	case m.closed:
+		return ReasonShutdown
+	case m.pending >= m.opts.MaxPending:
+		return ReasonHandshakeLimit
+	case m.addresses[host] >= m.opts.MaxPerAddress:
+		return ReasonAddressLimit
 	}
+	m.pending++
+	m.addresses[host]++
 	m.owned[c] = struct{}{}
 	m.wg.Add(1)
-	m.mu.Unlock()
-	go m.handle(c)
+	return ""
+}
+
+// routed ends what enter began.
+func (m *Mux) routed(c *conn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pending--
+	lower(m.addresses, hostOf(c))
+}
+
+// hold counts c as one of its identity's connections until it is closed, or
+// says that there are enough of them.
+func (m *Mux) hold(c *conn, state tls.ConnectionState) bool {
+	if m.opts.Identify == nil {
+		return true
+	}
+	name, limit := m.opts.Identify(state)
+	if limit <= 0 {
+		return true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.holders[name] >= limit {
+		return false
+	}
+	m.holders[name]++
+	c.onClose = func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		lower(m.holders, name)
+	}
+	return true
+}
+
+// lower takes one off a count and forgets it at 0.
+func lower(counts map[string]int, key string) {
+	if counts[key]--; counts[key] <= 0 {
+		delete(counts, key)
+	}
+}
+
+// hostOf is the remote address without its port.
+func hostOf(c *conn) string {
+	host, _, err := net.SplitHostPort(c.RemoteAddr().String())
+	if err != nil {
+		return c.RemoteAddr().String()
+	}
+	return host
 }
 
 // disown ends the Mux's ownership of c.

@@ -134,7 +134,7 @@ func TestCloseEndsWhatIsBeingRouted(t *testing.T) {
 	if diff := cmp.Diff(map[Reason]uint64{ReasonShutdown: 2}, rejected(m)); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
 	}
-	if s := m.Stats(); s.Open != 1 || s.Handshaking != 0 {
+	if s := m.Stats(); s.Open != 1 || s.Pending != 0 {
 		t.Errorf("stats %+v", s)
 	}
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
@@ -173,7 +173,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- m.Serve(ctx) }()
 	nc := dial(t, m)
-	eventually(t, "being routed", func() bool { return m.Stats().Handshaking == 1 })
+	eventually(t, "being routed", func() bool { return m.Stats().Pending == 1 })
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Serve: %v", err)

@@ -1,6 +1,7 @@
 package portmux
 
 import (
+	"crypto/tls"
 	"net"
 	"time"
 )
@@ -13,6 +14,13 @@ const (
 	// DefaultMaxHandshakes lets a fleet of thousands reconnect within seconds:
 	// a handshake costs about a millisecond of CPU time.
 	DefaultMaxHandshakes = 256
+	// DefaultMaxPending bounds the connections whose first byte has not come.
+	// Such a one costs a goroutine and nothing else.
+	DefaultMaxPending = 2048
+	// DefaultMaxPerAddress keeps one address from holding all handshakes. Many
+	// peers may share an address behind a translator, but a handshake takes
+	// milliseconds, and who was turned away comes again.
+	DefaultMaxPerAddress = 64
 	// DefaultMaxConns is the number of connections that a server is sized for.
 	DefaultMaxConns = 15_000
 	// DefaultBacklog is the length of a listener's queue. Receivers start a
@@ -25,10 +33,21 @@ type Options struct {
 	// HandshakeTimeout is the time from accept to the end of the handshake (or
 	// to the recognition of a raw protocol).
 	HandshakeTimeout time.Duration
-	// MaxHandshakes bounds the connections that are not routed yet. Each costs
-	// a goroutine and some 20 KiB.
+	// MaxHandshakes bounds the connections that have sent something and are not
+	// routed yet. Each costs a goroutine and some 20 KiB.
 	MaxHandshakes int
-	// MaxConns bounds the open connections, those handed over included.
+	// MaxPending bounds the connections that are not routed yet, those that have
+	// sent nothing included.
+	MaxPending int
+	// MaxPerAddress bounds the connections of one remote address that are not
+	// routed yet.
+	MaxPerAddress int
+	// Identify, if set, names who is at the other end after the handshake, and
+	// how many open connections with that name there may be; 0: any number.
+	Identify func(tls.ConnectionState) (name string, limit int)
+	// MaxConns bounds the connections that are handed over and not closed. What
+	// comes beyond it is refused after the handshake, with a reason where the
+	// protocol has room for one.
 	MaxConns int
 	// Backlog bounds the connections that wait in one listener for Accept.
 	Backlog int
@@ -55,6 +74,12 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxHandshakes <= 0 {
 		o.MaxHandshakes = DefaultMaxHandshakes
+	}
+	if o.MaxPending <= 0 {
+		o.MaxPending = max(DefaultMaxPending, o.MaxHandshakes)
+	}
+	if o.MaxPerAddress <= 0 {
+		o.MaxPerAddress = DefaultMaxPerAddress
 	}
 	if o.MaxConns <= 0 {
 		o.MaxConns = DefaultMaxConns

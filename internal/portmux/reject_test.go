@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/google/go-cmp/cmp"
 
 	"trivet/internal/errs"
@@ -135,15 +137,78 @@ func TestAlertReachesAClientThatTalks(t *testing.T) {
 func TestHandshakesAreBounded(t *testing.T) {
 	t.Parallel()
 	_, m := start(t, Options{MaxHandshakes: 2, HandshakeTimeout: patience})
-	dial(t, m)
-	dial(t, m)
-	closed(t, dial(t, m))
+	begin := func() net.Conn {
+		nc := dial(t, m)
+		if _, err := nc.Write([]byte{tlsHandshake}); err != nil {
+			t.Fatal(err)
+		}
+		return nc
+	}
+	begin()
+	begin()
+	eventually(t, "two handshakes", func() bool { return m.Stats().Handshaking == 2 })
+	closed(t, begin())
 	if diff := cmp.Diff(map[Reason]uint64{ReasonHandshakeLimit: 1}, rejected(m)); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
 	}
 	if s := m.Stats(); s.Handshaking != 2 || s.Open != 2 {
 		t.Errorf("stats %+v", s)
 	}
+}
+
+func TestSilentPeersTakeNoHandshakeSlot(t *testing.T) {
+	t.Parallel()
+	c, m := start(t, Options{MaxHandshakes: 1, HandshakeTimeout: patience})
+	l := m.ALPN(alpnH2)
+	for range 10 {
+		dial(t, m)
+	}
+	eventually(t, "ten silent peers", func() bool { return m.Stats().Pending == 10 })
+	echo(t, dialTLS(t, m, c.client(pki.RoleClient, alpnH2)), accept(t, l))
+}
+
+func TestOneAddressDoesNotTakeAllPlaces(t *testing.T) {
+	t.Parallel()
+	c, m := start(t, Options{MaxPerAddress: 3, HandshakeTimeout: patience})
+	l := m.ALPN(alpnH2)
+	for range 3 {
+		dial(t, m)
+	}
+	closed(t, dial(t, m))
+	if diff := cmp.Diff(map[Reason]uint64{ReasonAddressLimit: 1}, rejected(m)); diff != "" {
+		t.Errorf("counted (-want +got):\n%s", diff)
+	}
+	// Another address of this machine.
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	nc, err := d.Dial("tcp", m.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	tc := tls.Client(nc, c.client(pki.RoleClient, alpnH2))
+	if err := tc.Handshake(); err != nil {
+		t.Fatalf("another address was turned away too: %v", err)
+	}
+	accept(t, l)
+}
+
+func TestConnectionsOfAnIdentityAreBounded(t *testing.T) {
+	t.Parallel()
+	c, m := start(t, Options{Identify: func(s tls.ConnectionState) (string, int) {
+		return s.PeerCertificates[0].URIs[0].String(), 1
+	}})
+	l := m.ALPN(alpnH2)
+	first := dialTLS(t, m, c.client(pki.RoleClient, alpnH2))
+	server := accept(t, l)
+	refusedCall(t, c, m, codes.ResourceExhausted, "close some")
+	eventually(t, "a rejection", func() bool { return m.Stats().Rejected[ReasonIdentityLimit] > 0 })
+	if diff := cmp.Diff(map[Reason]uint64{ReasonIdentityLimit: 1}, rejected(m)); diff != "" {
+		t.Errorf("counted (-want +got):\n%s", diff)
+	}
+	echo(t, dialTLS(t, m, c.client(pki.RoleOperator, alpnH2)), accept(t, l))
+	echo(t, first, server)
+	_ = server.Close()
+	echo(t, dialTLS(t, m, c.client(pki.RoleClient, alpnH2)), accept(t, l))
 }
 
 // TestHandshakeSlotIsFreedByHandOver: connections in use hold no slot.
@@ -181,7 +246,8 @@ func TestOpenConnectionsAreBounded(t *testing.T) {
 	l := m.ALPN(alpnH2)
 	first := dialTLS(t, m, c.client(pki.RoleClient, alpnH2))
 	server := accept(t, l)
-	closed(t, dial(t, m))
+	refusedCall(t, c, m, codes.Unavailable, "try another one")
+	eventually(t, "a rejection", func() bool { return m.Stats().Rejected[ReasonConnLimit] > 0 })
 	if diff := cmp.Diff(map[Reason]uint64{ReasonConnLimit: 1}, rejected(m)); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
 	}
@@ -190,9 +256,7 @@ func TestOpenConnectionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = server.Close() // counts once
-	if n := m.Stats().Open; n != 0 {
-		t.Fatalf("%d open after close", n)
-	}
+	eventually(t, "nothing open", func() bool { return m.Stats().Open == 0 })
 	echo(t, dialTLS(t, m, c.client(pki.RoleClient, alpnH2)), accept(t, l))
 }
 

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"trivet/internal/errs"
 )
 
@@ -55,7 +57,7 @@ func (m *Mux) handle(c *conn) {
 	defer m.wg.Done()
 	defer m.disown(c)
 	handler := m.route(c)
-	<-m.slots
+	m.routed(c)
 	if handler != nil {
 		handler(c)
 	}
@@ -69,9 +71,18 @@ func (m *Mux) route(c *conn) func(net.Conn) {
 		return nil
 	}
 	v, err := m.peek(c)
-	switch {
-	case err != nil:
+	if err != nil {
 		m.reject(c, ioReason(err, ReasonPeerClosed), err)
+		return nil
+	}
+	select {
+	case m.slots <- struct{}{}:
+		defer func() { <-m.slots }()
+	default:
+		m.reject(c, ReasonHandshakeLimit, nil)
+		return nil
+	}
+	switch {
 	case v.tls:
 		m.handshake(c)
 	case v.raw == "":
@@ -142,6 +153,14 @@ func (m *Mux) handshake(c *conn) {
 	}
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		m.reject(c, ReasonPeerClosed, err)
+		return
+	}
+	if m.count.open.Load() > int64(m.opts.MaxConns) {
+		m.farewell(c, tc, ReasonConnLimit, codes.Unavailable, "this server has as many connections as it takes; try another one")
+		return
+	}
+	if !m.hold(c, state) {
+		m.farewell(c, tc, ReasonIdentityLimit, codes.ResourceExhausted, "too many connections of this identity are open; close some")
 		return
 	}
 	if reason, ok := m.deliver(c, l, tc); !ok {

@@ -13,8 +13,14 @@ type Reason string
 const (
 	// ReasonConnLimit: MaxConns connections were open.
 	ReasonConnLimit Reason = "conn_limit"
-	// ReasonHandshakeLimit: MaxHandshakes connections were being routed.
+	// ReasonHandshakeLimit: MaxHandshakes or MaxPending connections were being
+	// routed.
 	ReasonHandshakeLimit Reason = "handshake_limit"
+	// ReasonAddressLimit: MaxPerAddress connections of the peer's address were
+	// being routed.
+	ReasonAddressLimit Reason = "address_limit"
+	// ReasonIdentityLimit: the identity had as many open connections as it may.
+	ReasonIdentityLimit Reason = "identity_limit"
 	// ReasonTimeout: the peer was silent or too slow.
 	ReasonTimeout Reason = "timeout"
 	// ReasonPeerClosed: the peer left before it could be routed, as health
@@ -43,7 +49,7 @@ const (
 // Reasons returns all reasons, in a new slice.
 func Reasons() []Reason {
 	return []Reason{
-		ReasonConnLimit, ReasonHandshakeLimit, ReasonTimeout, ReasonPeerClosed, ReasonHTTP, ReasonUnknown,
+		ReasonConnLimit, ReasonHandshakeLimit, ReasonAddressLimit, ReasonIdentityLimit, ReasonTimeout, ReasonPeerClosed, ReasonHTTP, ReasonUnknown,
 		ReasonNoHandler, ReasonALPN, ReasonCertificate, ReasonHandshake, ReasonBacklog, ReasonShutdown,
 	}
 }
@@ -57,8 +63,9 @@ type Stats struct {
 	AcceptErrors uint64
 	// Open is the number of connections open now, those handed over included.
 	Open int
-	// Handshaking is the number of connections being routed now.
-	Handshaking int
+	// Pending is the number of connections that are not routed yet, Handshaking
+	// that of those among them that have sent something.
+	Pending, Handshaking int
 	// Delivered counts the connections put into a listener's queue, by ALPN
 	// name.
 	Delivered map[string]uint64
@@ -101,6 +108,7 @@ func (m *Mux) Stats() Stats {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	s.Pending = m.pending
 	s.Delivered = maps.Clone(m.delivered)
 	s.Raw = maps.Clone(m.rawCount)
 	for name, l := range m.listeners {
