@@ -67,6 +67,10 @@ type Manager struct {
 	Peers     []*operatorv1.Peer
 	// Digests are by server name.
 	Digests map[string]*operatorv1.DigestResponse
+	// Health is by server name.
+	Health map[string]*operatorv1.HealthResponse
+	// Support is what each server sends for a support bundle.
+	Support []*operatorv1.CollectResponse
 }
 
 // Call is a unary call that arrived.
@@ -100,6 +104,7 @@ func New(t testing.TB, servers int) *Manager {
 		Environment: map[string]string{"APP": "web"},
 		Tunnels:     make(chan *Tunnel, 1024),
 		Digests:     map[string]*operatorv1.DigestResponse{},
+		Health:      map[string]*operatorv1.HealthResponse{},
 	}
 	var err error
 	// Old enough that certificates can have expired.

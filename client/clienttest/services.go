@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -242,6 +243,24 @@ func (o *operatorService) Digest(context.Context, *operatorv1.DigestRequest) (*o
 	o.f.mu.Lock()
 	defer o.f.mu.Unlock()
 	return o.f.Digests[o.s.Name], nil
+}
+
+func (o *operatorService) Health(context.Context, *operatorv1.HealthRequest) (*operatorv1.HealthResponse, error) {
+	o.f.mu.Lock()
+	defer o.f.mu.Unlock()
+	return o.f.Health[o.s.Name], nil
+}
+
+func (o *operatorService) Collect(_ *operatorv1.CollectRequest, stream grpc.ServerStreamingServer[operatorv1.CollectResponse]) error {
+	o.f.mu.Lock()
+	parts := o.f.Support
+	o.f.mu.Unlock()
+	for _, p := range parts {
+		if err := stream.Send(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (o *operatorService) ListPeers(context.Context, *operatorv1.ListPeersRequest) (*operatorv1.ListPeersResponse, error) {

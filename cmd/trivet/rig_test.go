@@ -43,13 +43,15 @@ type rig struct {
 	f      *clienttest.Manager
 	config string
 	env    map[string]string
+	// now is what the clock of commands shows.
+	now time.Time
 }
 
 // newRig starts a manager of so many servers and writes a context file: "shop"
 // for a client, which is current, and "shop-operator".
 func newRig(t *testing.T, servers int) *rig {
 	t.Helper()
-	r := &rig{t: t, f: clienttest.New(t, servers), config: filepath.Join(t.TempDir(), "context.yaml")}
+	r := &rig{t: t, f: clienttest.New(t, servers), config: filepath.Join(t.TempDir(), "context.yaml"), now: now}
 	file := client.NewFile(r.config)
 	file.Put(client.Context{Name: "shop", Servers: r.f.Addresses(), Bundle: r.f.Bundle, Namespace: "shop"})
 	file.Put(client.Context{Name: "shop-operator", Servers: r.f.Addresses(), Bundle: r.f.Operator, Namespace: "shop"})
@@ -65,7 +67,7 @@ func (r *rig) app(out, errOut io.Writer) *App {
 		v, ok := r.env[name]
 		return v, ok
 	})
-	a.Now = func() time.Time { return now }
+	a.Now = func() time.Time { return r.now }
 	return a
 }
 
