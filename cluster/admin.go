@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,6 +56,7 @@ func newAdmin(s *Server, address string) (*admin, error) {
 func (s *Server) registryOfMetrics() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collector{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(s.rpcs.collectors()...)
 	return reg
 }
 
@@ -115,6 +118,9 @@ var (
 	descQuarant   = desc("actor_quarantined_total", "Actors stopped because they kept failing.", "kind")
 	descLimited   = desc("limit_refused_total", "Calls and streams refused by a limit per identity.", "reason")
 	descOpen      = desc("connections", "Connections open on the main port.")
+	descBuild     = desc("build_info", "1; the labels say what runs.", "version", "go")
+	descExpiry    = desc("cert_expiry_seconds", "Unix time at which a certificate ends.", "cert")
+	descHealth    = desc("health", "0 ok, 1 warning, 2 critical, by check.", "check")
 	descConns     = desc("connections_rejected_total", "Connections turned away on the main port.", "reason")
 )
 
@@ -165,6 +171,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for reason, n := range s.limiter.Refused() {
 		count(descLimited, n, reason)
+	}
+	gauge(descBuild, 1, s.cfg.Version, runtime.Version())
+	gauge(descExpiry, float64(s.cfg.Source.Bundle().NotAfter.Unix()), "server")
+	for _, x := range s.Checks() {
+		gauge(descHealth, float64(slices.Index([]string{LevelOK, LevelWarning, LevelCritical}, x.Level)), x.Name)
 	}
 	gauge(descOpen, float64(s.mux.Stats().Open))
 	for reason, n := range s.mux.Stats().Rejected {

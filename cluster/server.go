@@ -74,6 +74,7 @@ type Server struct {
 	actors   *rt.System
 	guard    *authz.Guard
 	limiter  *limits.Limiter
+	rpcs     *rpcMetrics
 	mux      *portmux.Mux
 	grpc     *grpc.Server
 	manager  *managerapi.Service
@@ -187,10 +188,11 @@ func (s *Server) services() {
 		return row.GetReason(), ok && row.GetDenied()
 	}}
 	s.limiter = limits.New(s.cfg.Quotas)
+	s.rpcs = newRPCMetrics()
 	s.grpc = grpc.NewServer(
 		grpc.Creds(portmux.Credentials()),
-		grpc.ChainUnaryInterceptor(s.showRevision, s.guard.Unary, s.limiter.Unary),
-		grpc.ChainStreamInterceptor(s.guard.Stream, s.limiter.Stream),
+		grpc.ChainUnaryInterceptor(s.rpcs.unary, s.showRevision, s.guard.Unary, s.limiter.Unary),
+		grpc.ChainStreamInterceptor(s.rpcs.stream, s.guard.Stream, s.limiter.Stream),
 		// Tunnel frames pass through unparsed; all else is encoded as usual.
 		grpc.ForceServerCodecV2(tunnel.Codec{}),
 		grpc.MaxRecvMsgSize(maxMessage),

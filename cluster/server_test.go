@@ -53,7 +53,10 @@ func TestHealthAndMetrics(t *testing.T) {
 		t.Errorf("another path answers %d", code)
 	}
 	_, body := get(t, base+"/metrics")
-	for _, want := range []string{"trivet_raft_is_leader 1", "trivet_raft_has_leader 1", `trivet_fsm_objects{kind="config"} 1`, "trivet_raft_commands_total"} {
+	for _, want := range []string{
+		"trivet_raft_is_leader 1", "trivet_raft_has_leader 1", `trivet_fsm_objects{kind="config"} 1`, "trivet_raft_commands_total",
+		`trivet_grpc_server_handled_total{code="OK",method="PutConfig",service="trivet.operator.v1.Operator"} 1`, `trivet_health{check="disk"} 0`, "trivet_build_info", "go_goroutines", "trivet_cert_expiry_seconds",
+	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("/metrics lacks %q", want)
 		}
