@@ -182,7 +182,7 @@ func (f *File) Get(name string) (Context, error) {
 			WithHint("choose one with: trivet context use NAME (there are: %s)", f.names())
 	}
 	err := errs.New(codes.NotFound, ReasonNoContext, "%s has no context %q", f.path, name)
-	if near := config.Closest(name, f.nameList()); near != "" {
+	if near := config.Closest(name, f.Names()); near != "" {
 		return Context{}, err.WithHint("did you mean %q? there are: %s", near, f.names())
 	}
 	return Context{}, err.WithHint("there are: %s", f.names())
@@ -212,7 +212,8 @@ func (f *File) Use(name string) error {
 	return nil
 }
 
-func (f *File) nameList() []string {
+// Names lists the contexts in the order of the file.
+func (f *File) Names() []string {
 	names := make([]string, len(f.Contexts))
 	for i, c := range f.Contexts {
 		names[i] = c.Name
@@ -224,5 +225,5 @@ func (f *File) names() string {
 	if len(f.Contexts) == 0 {
 		return "none"
 	}
-	return strings.Join(f.nameList(), ", ")
+	return strings.Join(f.Names(), ", ")
 }

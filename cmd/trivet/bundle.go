@@ -219,6 +219,8 @@ func newProfileCmd(a *App) *cobra.Command {
 		Long: `Take a profile of the server that answers first; name one with --server. Look at
 it with "go tool pprof" (a trace with "go tool trace").`,
 		Args: oneArg("the KIND of profile"),
+
+		ValidArgsFunction: firstArgument(choices("cpu", "heap", "goroutine", "mutex", "block", "allocs", "trace")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := a.timeoutOr(cmd.Context(), d+bundleTime)
 			defer cancel()

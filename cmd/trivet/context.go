@@ -75,6 +75,8 @@ func newContextUseCmd(a *App) *cobra.Command {
 		Use:   "use NAME",
 		Short: "Make a context the current one",
 		Args:  oneArg("the NAME of a context"),
+
+		ValidArgsFunction: firstArgument(a.contextNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			f, err := a.ContextFile()
 			if err != nil {
@@ -96,6 +98,8 @@ func newContextShowCmd(a *App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [NAME]",
 		Short: "Show a context, the current one by default; private keys are not shown",
+
+		ValidArgsFunction: firstArgument(a.contextNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return oneArg("")(cmd, args)

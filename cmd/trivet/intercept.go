@@ -107,6 +107,8 @@ func newInterceptGetCmd(a *App) *cobra.Command {
 		Use:   "get NAME",
 		Short: "Show one intercept, by name or id",
 		Args:  oneArg("the NAME or id of an intercept"),
+
+		ValidArgsFunction: firstArgument(a.interceptNames()),
 		RunE: a.ask(func(q query) error {
 			i, err := q.api.GetIntercept(q.ctx, &operatorv1.GetInterceptRequest{Name: q.args[0]})
 			if err != nil {
@@ -132,6 +134,8 @@ func newInterceptDeleteCmd(a *App) *cobra.Command {
 		Use:   "delete NAME",
 		Short: "Remove an intercept, by name or id: your own, or anybody's for an operator",
 		Args:  oneArg("the NAME or id of an intercept"),
+
+		ValidArgsFunction: firstArgument(a.interceptNames()),
 		RunE: a.ask(func(q query) error {
 			i, err := q.api.GetIntercept(q.ctx, &operatorv1.GetInterceptRequest{Name: q.args[0]})
 			if err != nil {

@@ -70,6 +70,7 @@ warning, failed, removed, started, exited.`,
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.workload, "workload", "w", "", "`name` of the workload to intercept")
+	completeFlag(cmd, "workload", a.workloadNames())
 	f.StringVarP(&o.port, "port", "p", "", "local `port`, and after a colon the workload's, by name or number")
 	f.DurationVar(&o.lease, "for", 0, "end the intercept after this `time`")
 	f.BoolVar(&o.force, "force", false, "displace an intercept whose owner is away")

@@ -84,6 +84,7 @@ func newTransferCmd(a *App) *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&to, "to", "", "`name` or id of the new leader (default: the best one)")
+	completeFlag(cmd, "to", a.serverNames())
 	return cmd
 }
 

@@ -32,6 +32,9 @@ Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 denied, 5 conflict,
 	root.SetErr(a.Err)
 	root.SetFlagErrorFunc(flagError)
 	a.addGlobalFlags(root.PersistentFlags())
+	completeFlag(root, "context", a.contextNames)
+	completeFlag(root, "output", choices("table", "wide", "json", "yaml", "jsonl"))
+	completeFlag(root, "consistency", choices("stale", "default", "linearizable"))
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.applyEnvironment(cmd.Root().PersistentFlags()); err != nil {
 			return err
