@@ -138,4 +138,9 @@ var writes = map[string]bool{
 	operatorService + "CreateIntercept": true,
 	operatorService + "DeleteIntercept": true,
 	operatorService + "PutConfig":       true,
+	operatorService + "SetIdentity":     true,
+	operatorService + "RevokeToken":     true,
+	operatorService + "SetLimits":       true,
+	operatorService + "PutPolicy":       true,
+	operatorService + "DeletePolicy":    true,
 }
