@@ -22,8 +22,13 @@ type query struct {
 // ask makes the body of such a command: it connects, calls and disconnects
 // within the command's timeout.
 func (a *App) ask(do func(query) error) func(*cobra.Command, []string) error {
+	return a.askFor(defaultTimeout, do)
+}
+
+// askFor is ask with another default of --timeout.
+func (a *App) askFor(timeout time.Duration, do func(query) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		ctx, cancel := a.Timeout(cmd.Context())
+		ctx, cancel := a.timeoutOr(cmd.Context(), timeout)
 		defer cancel()
 		pool, err := a.Dial(ctx)
 		if err != nil {
@@ -68,6 +73,9 @@ func moment(t *timestamppb.Timestamp) *time.Time {
 	at := t.AsTime()
 	return &at
 }
+
+// unixNano is a time in unix nanoseconds as text.
+func unixNano(ns int64) string { return time.Unix(0, ns).UTC().Format(time.RFC3339Nano) }
 
 // ageText is how long ago t was, for a table.
 func (a *App) ageText(t *time.Time) string {

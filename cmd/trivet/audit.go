@@ -1,0 +1,176 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"trivet/internal/render"
+	commandv1 "trivet/proto/trivet/command/v1"
+	operatorv1 "trivet/proto/trivet/operator/v1"
+)
+
+// auditView is one record of the audit.
+type auditView struct {
+	Class    string `json:"class"`
+	Number   uint64 `json:"number"`
+	Revision uint64 `json:"revision"`
+	Time     string `json:"time"`
+	Identity string `json:"identity,omitempty"`
+	Action   string `json:"action"`
+	Subject  string `json:"subject,omitempty"`
+	Code     string `json:"code"`
+	Reason   string `json:"reason,omitempty"`
+	Detail   string `json:"detail,omitempty"`
+}
+
+func viewAudit(r *commandv1.AuditRow) auditView {
+	return auditView{
+		Class: auditClass(r.GetClass()), Number: r.GetNumber(), Revision: r.GetRevision(), Time: unixNano(r.GetTime()),
+		Identity: r.GetIdentity(), Action: r.GetAction(), Subject: r.GetSubject(),
+		Code: strings.TrimPrefix(r.GetCode().String(), "CODE_"), Reason: r.GetReason(), Detail: r.GetDetail(),
+	}
+}
+
+func auditClass(c commandv1.AuditClass) string {
+	return strings.ToLower(strings.TrimPrefix(c.String(), "AUDIT_CLASS_"))
+}
+
+var auditClasses = []string{"security", "action", "lifecycle"}
+
+func newAuditCmd(a *App) *cobra.Command {
+	audit := group(&cobra.Command{Use: "audit", Short: "Who did what (role operator)"})
+	audit.AddCommand(newAuditListCmd(a), newAuditExportCmd(a))
+	return audit
+}
+
+// auditFlags choose records.
+type auditFlags struct {
+	class string
+	after uint64
+}
+
+func (f *auditFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.class, "class", "", "only this `class`: security, action or lifecycle")
+	cmd.Flags().Uint64Var(&f.after, "after", 0, "only records after this `number` of their class")
+	completeFlag(cmd, "class", choices(auditClasses...))
+}
+
+func (f *auditFlags) check() error {
+	if f.class != "" && !slices.Contains(auditClasses, f.class) {
+		return usage("--class %q is not known", f.class).WithHint("classes are %s", strings.Join(auditClasses, ", "))
+	}
+	return nil
+}
+
+// each calls do with each answer of the stream.
+func (f *auditFlags) each(q query, follow bool, do func(*operatorv1.ListAuditResponse) error) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	stream, err := q.api.ListAudit(q.ctx, &operatorv1.ListAuditRequest{Class: f.class, After: f.after, Follow: follow})
+	if err != nil {
+		return err
+	}
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := do(r); err != nil {
+			return err
+		}
+	}
+}
+
+var auditColumns = []render.Column[auditView]{
+	{Name: "TIME", Value: func(v auditView) string { return v.Time }},
+	{Name: "WHO", Value: func(v auditView) string { return v.Identity }},
+	{Name: "WHAT", Value: func(v auditView) string { return v.Action }},
+	{Name: "TO", Value: func(v auditView) string { return v.Subject }},
+	{Name: "RESULT", Value: func(v auditView) string {
+		if v.Reason != "" {
+			return v.Code + " " + v.Reason
+		}
+		return v.Code
+	}},
+	{Name: "CLASS", Value: func(v auditView) string { return v.Class }},
+	{Name: "NUMBER", Wide: true, Value: func(v auditView) string { return strconv.FormatUint(v.Number, 10) }},
+	{Name: "REVISION", Wide: true, Value: func(v auditView) string { return strconv.FormatUint(v.Revision, 10) }},
+	{Name: "DETAIL", Wide: true, Value: func(v auditView) string { return v.Detail }},
+}
+
+func newAuditListCmd(a *App) *cobra.Command {
+	var f auditFlags
+	cmd := &cobra.Command{
+		Use: "list", Short: "Show the records that the cluster keeps, by time", Args: noArgs,
+		RunE: a.ask(func(q query) error {
+			var rows []auditView
+			var revision uint64
+			err := f.each(q, false, func(r *operatorv1.ListAuditResponse) error {
+				rows, revision = append(rows, views(r.GetRecords(), viewAudit)...), r.GetRevision()
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			slices.SortStableFunc(rows, func(x, y auditView) int {
+				return int(int64(x.Revision) - int64(y.Revision))
+			})
+			return render.List(a.Printer(), rows, revision, "records", auditColumns)
+		}),
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func newAuditExportCmd(a *App) *cobra.Command {
+	var f auditFlags
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Print the records as they are, one JSON object a line, heads of the chains last",
+		Long: `Print the records with their hashes, for "trivet audit verify" and for keeping
+longer than the cluster does. Class by class, in the order of their numbers.`,
+		Args: noArgs,
+		RunE: a.ask(func(q query) error {
+			var heads []*commandv1.AuditHead
+			err := f.each(q, false, func(r *operatorv1.ListAuditResponse) error {
+				heads = r.GetHeads()
+				for _, rec := range r.GetRecords() {
+					b, err := protojson.Marshal(rec)
+					if err != nil {
+						return err
+					}
+					if _, err := fmt.Fprintf(a.Out, "%s\n", b); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			for _, h := range heads {
+				b, err := protojson.Marshal(h)
+				if err != nil {
+					return err
+				}
+				if _, err := fmt.Fprintf(a.Out, "{\"head\":%s}\n", b); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+	f.add(cmd)
+	return cmd
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"trivet/internal/render"
+	operatorv1 "trivet/proto/trivet/operator/v1"
+)
+
+// snapshotTime is what saving or restoring a snapshot may take by default.
+const snapshotTime = 5 * time.Minute
+
+// snapshotChunk is the size of the parts in which a snapshot travels.
+const snapshotChunk = 256 << 10
+
+func newSnapshotSaveCmd(a *App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "save FILE",
+		Short: "Save the whole state to a new file",
+		Long: `Save the state as a linearizable read sees it. What is secret in it is sealed:
+the file is of no use without the keyring of the servers, which is in their
+bundles and data directories and not in the file.`,
+		Args: oneArg("the FILE to make"),
+		RunE: a.askFor(snapshotTime, func(q query) error {
+			stream, err := q.api.SaveSnapshot(q.ctx, &operatorv1.SaveSnapshotRequest{})
+			if err != nil {
+				return err
+			}
+			n := &counter{}
+			err = writeNewFile(q.args[0], io.TeeReader(receiver(func() ([]byte, error) {
+				c, err := stream.Recv()
+				return c.GetData(), err
+			}), n))
+			if err != nil {
+				return err
+			}
+			v := map[string]any{"file": q.args[0], "bytes": n.n}
+			return render.Object(a.Printer(), v, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "%s (%s)\n", q.args[0], render.Bytes(n.n))
+				return err
+			})
+		}),
+	}
+}
+
+// restoredView is what a restore brought back.
+type restoredView struct {
+	Revision     uint64 `json:"revision"`
+	RestoreEpoch uint64 `json:"restoreEpoch"`
+	Sessions     uint64 `json:"sessions"`
+	Intercepts   uint64 `json:"intercepts"`
+}
+
+func newSnapshotRestoreCmd(a *App) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Replace the whole state by that of a file",
+		Long: `Replace the state of the cluster by that of a snapshot. The file is checked as a
+whole before anything changes. Writes that are under way fail; orders from
+before are refused by nodes afterwards; sessions get a full period.`,
+		Args: oneArg("the FILE of a snapshot"),
+		RunE: a.askFor(snapshotTime, func(q query) error {
+			if !yes {
+				return usage("restoring replaces everything that the cluster holds").WithHint("say --yes if that is meant")
+			}
+			f, err := os.Open(q.args[0])
+			if err != nil {
+				return fmt.Errorf("read the snapshot: %w", err)
+			}
+			defer f.Close()
+			stream, err := q.api.RestoreSnapshot(q.ctx)
+			if err != nil {
+				return err
+			}
+			buf := make([]byte, snapshotChunk)
+			for {
+				n, err := f.Read(buf)
+				if n > 0 {
+					if serr := stream.Send(&operatorv1.SnapshotChunk{Data: buf[:n]}); serr != nil {
+						break // the answer says why
+					}
+				}
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				if err != nil {
+					return fmt.Errorf("read the snapshot: %w", err)
+				}
+			}
+			r, err := stream.CloseAndRecv()
+			if err != nil {
+				return err
+			}
+			v := restoredView{r.GetRevision(), r.GetRestoreEpoch(), r.GetSessions(), r.GetIntercepts()}
+			return render.Object(a.Printer(), v, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "restored: revision %d, %d sessions, %d intercepts\n", v.Revision, v.Sessions, v.Intercepts)
+				return err
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "replace everything that the cluster holds")
+	return cmd
+}
+
+// receiver makes a reader of a stream's messages.
+func receiver(recv func() ([]byte, error)) io.Reader { return &messageReader{recv: recv} }
+
+type messageReader struct {
+	recv func() ([]byte, error)
+	rest []byte
+}
+
+func (r *messageReader) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		data, err := r.recv()
+		if err != nil {
+			return 0, err
+		}
+		r.rest = data
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+type counter struct{ n uint64 }
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.n += uint64(len(p))
+	return len(p), nil
+}
