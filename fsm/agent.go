@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 
@@ -29,8 +30,25 @@ func (t *tx) arriveAgent(op *commandv1.ArriveAgent) *commandv1.Result {
 	if res := t.checkPodReported(info); res != nil {
 		return res
 	}
+	if t.since2() {
+		limit := t.work.EffectiveLimits().GetAgentsPerNode()
+		if res := first(
+			tooLarge("agent information", info, maxAgentBytes),
+			tooLong("name", info.GetName(), "namespace", info.GetNamespace(), "product", info.GetProduct(), "version", info.GetVersion(),
+				"pod name", info.GetPodName(), "pod UID", info.GetPodUid(), "pod IP", info.GetPodIp()),
+			sealedTooLarge(op.GetSealedEnvironments()),
+		); res != nil {
+			return res
+		}
+		if !live {
+			if res := t.within(t.work.SessionsOf(t.cmd.GetIdentity()), limit, ReasonLimitAgents, "agentsPerNode",
+				"%s has %d sessions, which is all it may", t.cmd.GetIdentity(), limit); res != nil {
+				return res
+			}
+		}
+	}
 	row := old
-	if !live || !proto.Equal(old.GetAgent(), info) {
+	if !live || !proto.Equal(old.GetAgent(), info) || !bytes.Equal(old.GetSealedEnvironments(), op.GetSealedEnvironments()) {
 		row = t.putAgent(id, old, op)
 	}
 	gone := ""
@@ -130,7 +148,7 @@ func (t *tx) putAgent(
 			row.Generation = commandv1.Generation_GENERATION_NEWER
 		}
 	}
-	row.Agent = op.GetInfo()
+	row.Agent, row.SealedEnvironments = op.GetInfo(), op.GetSealedEnvironments()
 	put(t, &t.work.sessions, row)
 	return row
 }

@@ -54,6 +54,18 @@ func (t *tx) putConfig(op *commandv1.PutConfig) *commandv1.Result {
 	if res := t.compare(op.GetKey(), op.IfModifyRevision); res != nil {
 		return res
 	}
+	old, exists := t.work.configs.get(op.GetKey())
+	grows := len(op.GetValue()) - len(old.GetValue())
+	if t.since2() && (!exists || grows > 0) {
+		l := t.work.EffectiveLimits()
+		if !exists && uint32(t.work.configs.rows.Len()) >= l.GetConfigKeys() {
+			return overLimit(ReasonLimitConfigKeys, "configKeys", "there are %d configuration keys, which is all there may be", l.GetConfigKeys())
+		}
+		if uint64(t.work.configBytes+grows) > l.GetConfigBytes() {
+			return overLimit(ReasonLimitConfigBytes, "configBytes", "configuration values take %d bytes, %d are allowed", t.work.configBytes, l.GetConfigBytes())
+		}
+	}
+	t.work.configBytes += grows
 	row := &commandv1.ConfigRow{Key: op.GetKey(), Value: op.GetValue()}
 	put(t, &t.work.configs, row)
 	return withConfig(row)
@@ -66,6 +78,8 @@ func (t *tx) deleteConfig(op *commandv1.DeleteConfig) *commandv1.Result {
 	if res := t.compare(op.GetKey(), op.IfModifyRevision); res != nil {
 		return res
 	}
+	old, _ := t.work.configs.get(op.GetKey())
+	t.work.configBytes -= len(old.GetValue())
 	drop(t, &t.work.configs, op.GetKey())
 	return done()
 }

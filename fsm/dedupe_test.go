@@ -45,6 +45,7 @@ func TestBytesPerWriterAreBounded(t *testing.T) {
 	arrive := func(n uint64) *commandv1.Result {
 		c := cmdArriveClient(fmt.Sprintf("client-%d", n))
 		c.GetArriveClient().Info.Namespace = strings.Repeat("n", 900<<10)
+		c.Version = 1 // later ones take no such thing
 		return r.entry(r.stamp(withRequest(c, "client/w", n, 1)))[0]
 	}
 	n := uint64(1)
@@ -109,6 +110,7 @@ func TestAnswersOverallAreBounded(t *testing.T) {
 	for i := range 90 {
 		c := cmdArriveClient(fmt.Sprintf("client-%d", i))
 		c.GetArriveClient().Info.Namespace = strings.Repeat("n", 900<<10)
+		c.Version = 1 // later ones take no such thing
 		r.advance(time.Millisecond)
 		r.entry(r.stamp(withRequest(c, fmt.Sprintf("client/%02d", i), 1, 1)))
 	}

@@ -26,6 +26,8 @@ func Diff(from, to *Root) []Event {
 	diffTable(&d, &from.tokens, &to.tokens)
 	diffTable(&d, &from.configs, &to.configs)
 	diffTable(&d, &from.servers, &to.servers)
+	diffTable(&d, &from.keys, &to.keys)
+	diffTable(&d, &from.policies, &to.policies)
 	d.meta(from.meta, to.meta)
 	return d.events
 }
@@ -69,11 +71,12 @@ func diffPut[R any](d *differ, t *table[R], key string, old, s *stored[R]) {
 	})
 }
 
-// meta compares the meta rows but for the time, which changes all the time.
+// meta compares the meta rows but for the time and the heads of the audit,
+// which change all the time.
 func (d *differ) meta(from, to *commandv1.MetaRow) {
 	timeless := func(m *commandv1.MetaRow) *commandv1.MetaRow {
 		m = edit(m)
-		m.Time = 0
+		m.Time, m.Audit = 0, nil
 		return m
 	}
 	if a, b := timeless(from), timeless(to); !proto.Equal(a, b) {

@@ -10,7 +10,7 @@ import (
 // digest covers. It grows with every change to a message that a row can hold,
 // or to the encoding. Digests of different versions say nothing about each
 // other.
-const SchemaVersion uint32 = 1
+const SchemaVersion uint32 = 2
 
 // sum is the sum, modulo 2^256, of the hashes of all rows. It does not depend
 // on the order in which they came, and a row leaves it by subtraction.

@@ -170,7 +170,7 @@ func TestSchemaVersionFollowsTheSchema(t *testing.T) {
 	for _, m := range []proto.Message{
 		&commandv1.SessionRow{}, &commandv1.InterceptRow{}, &commandv1.NodeRow{}, &commandv1.WorkloadRow{},
 		&commandv1.IdentityRow{}, &commandv1.TokenRow{}, &commandv1.ConfigRow{}, &commandv1.ServerRow{},
-		&commandv1.MetaRow{}, &commandv1.Result{},
+		&commandv1.MetaRow{}, &commandv1.Result{}, &commandv1.KeyRow{}, &commandv1.PolicyRow{}, &commandv1.AuditRow{},
 	} {
 		describe(m.ProtoReflect().Descriptor(), seen)
 	}

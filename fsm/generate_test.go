@@ -238,7 +238,7 @@ func genTokens(t *rapid.T, c *commandv1.Command) {
 }
 
 func genOthers(t *rapid.T, c *commandv1.Command) {
-	switch rapid.IntRange(0, 3).Draw(t, "other op") {
+	switch rapid.IntRange(0, 9).Draw(t, "other op") {
 	case 0:
 		c.Op = &commandv1.Command_InitCluster{InitCluster: &commandv1.InitCluster{
 			ClusterId: genKey.Draw(t, "cluster"), DedupeKey: secretHash("key"),
@@ -251,5 +251,23 @@ func genOthers(t *rapid.T, c *commandv1.Command) {
 		c.Op = &commandv1.Command_PutIdentity{PutIdentity: &commandv1.PutIdentity{
 			Uri: genIdentity.Draw(t, "uri"), Denied: rapid.Bool().Draw(t, "denied"),
 		}}
+	case 3:
+		c.Op = &commandv1.Command_RemoveServer{RemoveServer: &commandv1.RemoveServer{Id: "s1"}}
+	case 4:
+		c.Op = &commandv1.Command_PutKey{PutKey: &commandv1.PutKey{Key: &commandv1.KeyRow{
+			Id: genKey.Draw(t, "key"), Kind: genName.Draw(t, "kind"), Active: rapid.Bool().Draw(t, "active"),
+		}}}
+	case 5:
+		c.Op = &commandv1.Command_DeleteKey{DeleteKey: &commandv1.DeleteKey{Id: genKey.Draw(t, "key")}}
+	case 6:
+		c.Op = &commandv1.Command_PutPolicy{PutPolicy: &commandv1.PutPolicy{Policy: &commandv1.PolicyRow{
+			Name: genName.Draw(t, "policy"), AllowSteal: rapid.Bool().Draw(t, "steal"), MaxDuration: rapid.Int64Range(0, 5).Draw(t, "max") * 1e9,
+		}}}
+	case 7:
+		c.Op = &commandv1.Command_DeletePolicy{DeletePolicy: &commandv1.DeletePolicy{Name: genName.Draw(t, "policy")}}
+	case 8:
+		c.Op = &commandv1.Command_SetLimits{SetLimits: &commandv1.SetLimits{Limits: &commandv1.Limits{
+			SessionsPerIdentity: rapid.Uint32Range(0, 3).Draw(t, "sessions"), ConfigKeys: rapid.Uint32Range(0, 3).Draw(t, "keys"),
+		}}}
 	}
 }

@@ -10,6 +10,7 @@ import (
 const (
 	roleOperator = "operator"
 	roleNode     = "node"
+	roleServer   = "server"
 )
 
 // roleOf splits a SPIFFE URI, spiffe://<cluster>/<role>/<name>. Both parts are

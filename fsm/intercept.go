@@ -50,6 +50,15 @@ func (t *tx) createIntercept(op *commandv1.CreateIntercept) *commandv1.Result {
 	if op.GetLease() < 0 {
 		return invalid("lease must not be negative")
 	}
+	if t.since2() {
+		if res := first(
+			tooLarge("intercept", spec, maxSpecBytes),
+			tooLong("name", spec.GetName(), "client", spec.GetClient(), "agent", spec.GetAgent(), "namespace", spec.GetNamespace(),
+				"mechanism", spec.GetMechanism(), "port identifier", spec.GetPortIdentifier(), "service name", spec.GetServiceName()),
+		); res != nil {
+			return res
+		}
+	}
 	if session.GetCompat() && (spec.GetReplace() || op.GetForce()) {
 		return refuse(commandv1.Code_CODE_PERMISSION_DENIED, ReasonCompatNotAllowed,
 			"a client without a certificate may neither replace a container nor displace anybody")
@@ -70,7 +79,16 @@ func (t *tx) createIntercept(op *commandv1.CreateIntercept) *commandv1.Result {
 		return hinted(refuse(commandv1.Code_CODE_INVALID_ARGUMENT, ReasonPortUnresolved, "%v", unresolved),
 			"name a port of the workload as it declares it, or by number; with /TCP or /UDP where both have it")
 	}
-	displaced, res := t.displace(resolved, id, op.GetForce())
+	var policy *commandv1.PolicyRow
+	if t.since2() {
+		if res := t.interceptLimits(session, resolved); res != nil {
+			return res
+		}
+		if policy, res = t.work.CheckPolicy(session.GetIdentity(), resolved); res != nil {
+			return res
+		}
+	}
+	displaced, res := t.displace(session, resolved, id, op.GetForce())
 	if res != nil {
 		return res
 	}
@@ -87,7 +105,8 @@ func (t *tx) createIntercept(op *commandv1.CreateIntercept) *commandv1.Result {
 		OwnerState:  commandv1.OwnerState_OWNER_STATE_PRESENT,
 		Compat:      session.GetCompat(),
 		CreatedAt:   t.now(),
-		LeaseUntil:  t.after(op.GetLease()),
+		LeaseUntil:  t.after(leaseUnder(policy, op.GetLease())),
+		Policy:      policy.GetName(),
 		Identity:    session.GetIdentity(),
 	}
 	t.touch(row)
@@ -162,14 +181,40 @@ func (t *tx) hasAgents(namespace, workload string) bool {
 	return false
 }
 
-// displace makes room for an intercept: with force, what is in the way of it
-// and has an absent owner ends. It returns what to tell the caller about that.
+// interceptLimits refuses an intercept too many of an identity or a namespace.
+func (t *tx) interceptLimits(session *commandv1.SessionRow, spec *manager.InterceptSpec) *commandv1.Result {
+	l := t.work.EffectiveLimits()
+	if session.GetIdentity() == "" {
+		return nil
+	}
+	own := func(yield func(*commandv1.InterceptRow) bool) {
+		for s := range t.work.SessionsOf(session.GetIdentity()) {
+			for row := range t.work.InterceptsOf(s.GetId()) {
+				if !yield(row) {
+					return
+				}
+			}
+		}
+	}
+	return first(
+		within(own, l.GetInterceptsPerIdentity(), ReasonLimitIntercepts, "interceptsPerIdentity",
+			"%s has %d intercepts, which is all it may", session.GetIdentity(), l.GetInterceptsPerIdentity()),
+		within(t.work.intercepts.by(interceptsByWorkload, part(spec.GetNamespace())), l.GetInterceptsPerNamespace(),
+			ReasonLimitNamespaceIntercepts, "interceptsPerNamespace",
+			"namespace %q has %d intercepts, which is all it may", spec.GetNamespace(), l.GetInterceptsPerNamespace()),
+	)
+}
+
+// displace makes room for an intercept: what is in the way of it and has an
+// absent owner ends, with force, or when the absent owner is the same identity,
+// as after a crash. It returns what to tell the caller about that.
 func (t *tx) displace(
-	spec *manager.InterceptSpec, id string, force bool,
+	session *commandv1.SessionRow, spec *manager.InterceptSpec, id string, force bool,
 ) (told string, res *commandv1.Result) {
 	all := t.work.conflicts(spec, id, 0)
 	for _, c := range all {
-		if !force || !c.Displaceable() {
+		own := t.since2() && session.GetIdentity() != "" && c.With.GetIdentity() == session.GetIdentity()
+		if !c.Displaceable() || !force && !own {
 			return "", c.result()
 		}
 	}

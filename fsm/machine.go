@@ -8,7 +8,7 @@ import (
 )
 
 // CommandVersion is the newest command format this program knows.
-const CommandVersion uint32 = 1
+const CommandVersion uint32 = 2
 
 // DefaultRingSize is the number of events kept for watchers unless Options
 // says otherwise. At 1,000 changes per second it lets a watcher be away for
@@ -25,8 +25,9 @@ type Options struct {
 // Machine is the replicated state machine of one server. Apply and Restore
 // belong to one goroutine; everything else may be called from anywhere.
 type Machine struct {
-	root atomic.Pointer[Root]
-	ring ring
+	root    atomic.Pointer[Root]
+	ring    ring
+	digests digests
 
 	// The fields below belong to the goroutine that applies.
 
@@ -70,7 +71,9 @@ func (m *Machine) Apply(pos Position, e *commandv1.Entry) ([]*commandv1.Result, 
 		m.failed = err
 		return nil, err
 	}
-	m.ring.publish(m.publishable(), events, m.root.Store)
+	root := m.publishable()
+	m.ring.publish(root, events, m.root.Store)
+	m.digests.add(root)
 	return results, nil
 }
 

@@ -39,6 +39,16 @@ func (t *tx) putNode(op *commandv1.PutNode) *commandv1.Result {
 	if res := t.actsAsNode(name); res != nil {
 		return res
 	}
+	if t.since2() {
+		if res := tooLarge("node information", op.GetNode(), maxNodeBytes); res != nil {
+			return res
+		}
+		if _, known := t.work.nodes.get(name); !known {
+			if limit := t.work.EffectiveLimits().GetNodes(); uint32(t.work.nodes.rows.Len()) >= limit {
+				return overLimit(ReasonLimitNodes, "nodes", "there are %d nodes, which is all there may be", limit)
+			}
+		}
+	}
 	row := edit(op.GetNode())
 	if caller := t.cmd.GetIdentity(); caller != "" {
 		row.Identity = caller

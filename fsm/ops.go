@@ -57,7 +57,15 @@ var appliers = map[reflect.Type]*applier{
 	reflect.TypeFor[*commandv1.Command_PutNode]():         on(1, (*commandv1.Command).GetPutNode, (*tx).putNode),
 	reflect.TypeFor[*commandv1.Command_RemoveNode]():      on(1, (*commandv1.Command).GetRemoveNode, (*tx).removeNode),
 	reflect.TypeFor[*commandv1.Command_ReportWorkloads](): on(1, (*commandv1.Command).GetReportWorkloads, (*tx).reportWorkloads),
-	reflect.TypeFor[*commandv1.Command_EnsureAgent]():     on(1, (*commandv1.Command).GetEnsureAgent, (*tx).ensureAgent),
+	reflect.TypeFor[*commandv1.Command_RemoveServer]():    on(2, (*commandv1.Command).GetRemoveServer, (*tx).removeServer),
+	reflect.TypeFor[*commandv1.Command_PutKey]():          on(2, (*commandv1.Command).GetPutKey, (*tx).putKey),
+	reflect.TypeFor[*commandv1.Command_DeleteKey]():       on(2, (*commandv1.Command).GetDeleteKey, (*tx).deleteKey),
+	reflect.TypeFor[*commandv1.Command_PutPolicy]():       on(2, (*commandv1.Command).GetPutPolicy, (*tx).putPolicy),
+	reflect.TypeFor[*commandv1.Command_DeletePolicy]():    on(2, (*commandv1.Command).GetDeletePolicy, (*tx).deletePolicy),
+	reflect.TypeFor[*commandv1.Command_SetLimits]():       on(2, (*commandv1.Command).GetSetLimits, (*tx).setLimits),
+	reflect.TypeFor[*commandv1.Command_RecordAudit]():     on(2, (*commandv1.Command).GetRecordAudit, (*tx).recordAudit),
+
+	reflect.TypeFor[*commandv1.Command_EnsureAgent](): on(1, (*commandv1.Command).GetEnsureAgent, (*tx).ensureAgent),
 }
 
 // MinVersion returns the command version that c's operation came with. The

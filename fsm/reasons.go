@@ -28,4 +28,23 @@ const (
 	ReasonTokenExpired      = "TOKEN_EXPIRED"
 	ReasonTokenUsed         = "TOKEN_USED"
 	ReasonTokenRevoked      = "TOKEN_REVOKED"
+
+	ReasonKeyDenied      = "KEY_DENIED"
+	ReasonKeyActive      = "KEY_ACTIVE"
+	ReasonOperatorOnly   = "OPERATOR_ONLY"
+	ReasonPolicyDenied   = "POLICY_DENIED"
+	ReasonPolicyNoMatch  = "POLICY_NO_MATCH"
+	ReasonPolicyNotFound = "POLICY_NOT_FOUND"
+
+	ReasonLimitKeys                = "LIMIT_KEYS"
+	ReasonLimitSessions            = "LIMIT_SESSIONS"
+	ReasonLimitIntercepts          = "LIMIT_INTERCEPTS"
+	ReasonLimitNamespaceIntercepts = "LIMIT_NAMESPACE_INTERCEPTS"
+	ReasonLimitConfigKeys          = "LIMIT_CONFIG_KEYS"
+	ReasonLimitConfigBytes         = "LIMIT_CONFIG_BYTES"
+	ReasonLimitTokens              = "LIMIT_TOKENS"
+	ReasonLimitPolicies            = "LIMIT_POLICIES"
+	ReasonLimitWorkloads           = "LIMIT_WORKLOADS"
+	ReasonLimitNodes               = "LIMIT_NODES"
+	ReasonLimitAgents              = "LIMIT_AGENTS"
 )

@@ -30,7 +30,9 @@ func (m *Machine) Restore(r io.Reader) error {
 	}
 	root.epoch = m.work.epoch + 1
 	m.work, m.failed = root, nil
-	m.ring.reset(root.publish(newRoot()), m.root.Store)
+	published := root.publish(newRoot())
+	m.ring.reset(published, m.root.Store)
+	m.digests.reset(published)
 	return nil
 }
 
@@ -159,9 +161,19 @@ func (l *loader) record(rec *commandv1.SnapshotRecord) error {
 	case TableTokens:
 		err = load(l, &l.root.tokens, rec)
 	case TableConfig:
-		err = load(l, &l.root.configs, rec)
+		if err = load(l, &l.root.configs, rec); err == nil {
+			var row commandv1.ConfigRow
+			err = proto.Unmarshal(rec.GetRow(), &row)
+			l.root.configBytes += len(row.GetValue())
+		}
 	case TableServers:
 		err = load(l, &l.root.servers, rec)
+	case TableKeys:
+		err = load(l, &l.root.keys, rec)
+	case TablePolicies:
+		err = load(l, &l.root.policies, rec)
+	case TableAudit:
+		err = load(l, &l.root.audit, rec)
 	case TableDedupe:
 		err = l.dedupe(rec)
 	default:

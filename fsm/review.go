@@ -30,7 +30,12 @@ func (t *tx) reviewIntercept(op *commandv1.ReviewIntercept) *commandv1.Result {
 	if !isVerdict(review.GetDisposition()) {
 		return invalid("%v is not a verdict on an intercept", review.GetDisposition())
 	}
-	row = reviewed(row, session, review)
+	if t.since2() {
+		if res := first(tooLarge("review", review, maxSealedBytes), sealedTooLarge(op.GetSealedEnvironment())); res != nil {
+			return res
+		}
+	}
+	row = reviewed(row, session, op)
 	t.touch(row)
 	return withIntercept(row)
 }
@@ -67,8 +72,9 @@ func isVerdict(d manager.InterceptDispositionType) bool {
 
 func reviewed(
 	row *commandv1.InterceptRow, session *commandv1.SessionRow,
-	review *manager.ReviewInterceptRequest,
+	op *commandv1.ReviewIntercept,
 ) *commandv1.InterceptRow {
+	review := op.GetReview()
 	row = edit(row)
 	row.Disposition = review.GetDisposition()
 	row.Message = review.GetMessage()
@@ -79,7 +85,7 @@ func reviewed(
 	row.MechanismArgsDesc = review.GetMechanismArgsDesc()
 	row.Headers = review.GetHeaders()
 	row.Metadata = review.GetMetadata()
-	row.Environment = review.GetEnvironment()
+	row.Environment, row.SealedEnvironment = review.GetEnvironment(), op.GetSealedEnvironment()
 	row.Mounts = review.GetMounts()
 	row.PodName = session.GetAgent().GetPodName()
 	row.ApiPort = session.GetAgent().GetApiPort()

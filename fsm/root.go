@@ -24,8 +24,9 @@ type Root struct {
 	sum            sum
 	// epoch counts the restores of the machine that made the root.
 	epoch uint64
-	// dedupeBytes is the size of all stored answers.
-	dedupeBytes int
+	// dedupeBytes is the size of all stored answers, configBytes that of all
+	// configuration values.
+	dedupeBytes, configBytes int
 
 	tables
 }
@@ -45,10 +46,13 @@ func (r *Root) publish(prev *Root) *Root {
 			DedupeKey:    r.meta.GetDedupeKey(),
 			RestoreEpoch: r.meta.GetRestoreEpoch(),
 			Time:         r.meta.GetTime(),
+			Limits:       r.meta.GetLimits(),
+			Audit:        r.meta.GetAudit(),
 		},
 		sum:         r.sum,
 		epoch:       r.epoch,
 		dedupeBytes: r.dedupeBytes,
+		configBytes: r.configBytes,
 		tables:      r.tables.publish(&prev.tables),
 	}
 }
@@ -91,6 +95,18 @@ func (r *Root) Token(id string) (*commandv1.TokenRow, bool) { return r.tokens.ge
 
 // Server returns a server by its Raft id.
 func (r *Root) Server(id string) (*commandv1.ServerRow, bool) { return r.servers.get(id) }
+
+// Key returns a key of the cluster by id; what is secret in it is sealed.
+func (r *Root) Key(id string) (*commandv1.KeyRow, bool) { return r.keys.get(id) }
+
+// Policy returns a policy by name.
+func (r *Root) Policy(name string) (*commandv1.PolicyRow, bool) { return r.policies.get(name) }
+
+// Keys yields all keys of the cluster.
+func (r *Root) Keys(yield func(*commandv1.KeyRow) bool) { r.keys.all(yield) }
+
+// Policies yields all policies, by name.
+func (r *Root) Policies(yield func(*commandv1.PolicyRow) bool) { r.policies.all(yield) }
 
 // Sessions yields all sessions, agents and clients.
 func (r *Root) Sessions(yield func(*commandv1.SessionRow) bool) { r.sessions.all(yield) }
@@ -140,6 +156,12 @@ func (r *Root) Len(t Table) int {
 		return r.servers.rows.Len()
 	case TableMeta:
 		return 1
+	case TableKeys:
+		return r.keys.rows.Len()
+	case TablePolicies:
+		return r.policies.rows.Len()
+	case TableAudit:
+		return r.audit.rows.Len()
 	}
 	return 0
 }

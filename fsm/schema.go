@@ -18,6 +18,9 @@ type tables struct {
 	servers    table[*commandv1.ServerRow]
 	writers    table[*writer]
 	answers    table[*answer]
+	keys       table[*commandv1.KeyRow]
+	policies   table[*commandv1.PolicyRow]
+	audit      table[*commandv1.AuditRow]
 }
 
 func newTables() tables {
@@ -32,6 +35,9 @@ func newTables() tables {
 		servers:    newTable(serverKind),
 		writers:    newTable(writerKind),
 		answers:    newTable(answerKind),
+		keys:       newTable(keyKind),
+		policies:   newTable(policyKind),
+		audit:      newTable(auditKind),
 	}
 }
 
@@ -47,6 +53,9 @@ func (t *tables) publish(prev *tables) tables {
 		servers:    t.servers.publish(&prev.servers),
 		writers:    t.writers.publish(&prev.writers),
 		answers:    t.answers.publish(&prev.answers),
+		keys:       t.keys.publish(&prev.keys),
+		policies:   t.policies.publish(&prev.policies),
+		audit:      t.audit.publish(&prev.audit),
 	}
 }
 
@@ -186,6 +195,24 @@ var serverKind = rowKind(
 	func() *commandv1.ServerRow { return new(commandv1.ServerRow) },
 	(*commandv1.ServerRow).GetId,
 	func(row *commandv1.ServerRow, create, modify uint64) {
+		row.CreateRevision, row.ModifyRevision = create, modify
+	},
+)
+
+var keyKind = rowKind(
+	TableKeys,
+	func() *commandv1.KeyRow { return new(commandv1.KeyRow) },
+	(*commandv1.KeyRow).GetId,
+	func(row *commandv1.KeyRow, create, modify uint64) {
+		row.CreateRevision, row.ModifyRevision = create, modify
+	},
+)
+
+var policyKind = rowKind(
+	TablePolicies,
+	func() *commandv1.PolicyRow { return new(commandv1.PolicyRow) },
+	(*commandv1.PolicyRow).GetName,
+	func(row *commandv1.PolicyRow, create, modify uint64) {
 		row.CreateRevision, row.ModifyRevision = create, modify
 	},
 )

@@ -60,6 +60,14 @@ func newInterpreter(t *testing.T) *interpreter {
 		"remove-node":    command(in.removeNode),
 		"report":         command(in.report),
 		"ensure-agent":   command(in.ensureAgent),
+		"remove-server":  command(in.removeServer),
+		"key":            command(in.putKey),
+		"delete-key":     command(in.deleteKey),
+		"policy":         command(in.putPolicy),
+		"delete-policy":  command(in.deletePolicy),
+		"limits":         command(in.setLimits),
+		"record":         command(in.recordAudit),
+		"audit":          in.audit,
 		"nothing":        command(func(arguments) *commandv1.Command { return &commandv1.Command{} }),
 	}
 	return in
@@ -231,6 +239,10 @@ func (in *interpreter) rows(a arguments) string {
 		return list(root.Tokens)
 	case "servers":
 		return list(root.Servers)
+	case "keys":
+		return list(root.Keys)
+	case "policies":
+		return list(root.Policies)
 	case "meta":
 		return compact(root.Meta())
 	}
@@ -579,6 +591,7 @@ func TestEveryOperationHasAVerb(t *testing.T) {
 		"init", "server", "put", "delete", "identity", "token", "enrol", "revoke",
 		"arrive-client", "arrive-agent", "depart", "expire", "set-generation", "create", "remove",
 		"review", "set", "put-node", "remove-node", "report", "ensure-agent",
+		"remove-server", "key", "delete-key", "policy", "delete-policy", "limits", "record",
 	}
 	if ops.Len() != len(names) || ops.Len() != len(appliers) {
 		t.Errorf("%d operations, %d verbs, %d appliers", ops.Len(), len(names), len(appliers))

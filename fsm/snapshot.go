@@ -78,6 +78,9 @@ func (s *Snapshot) write(f *frameWriter) error {
 	writeTable(f, &r.tokens)
 	writeTable(f, &r.configs)
 	writeTable(f, &r.servers)
+	writeTable(f, &r.keys)
+	writeTable(f, &r.policies)
+	writeTable(f, &r.audit)
 	r.writers.all(func(w *writer) bool { return f.writer(r, w) })
 
 	digest := r.Digest()

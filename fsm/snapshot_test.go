@@ -93,6 +93,7 @@ func TestSnapshotOfManyAnswersIsCutIntoRecords(t *testing.T) {
 	for i := range uint64(40) {
 		c := cmdArriveClient(fmt.Sprintf("client-%d", i))
 		c.GetArriveClient().Info.Namespace = strings.Repeat("n", 16<<10)
+		c.Version = 1 // later ones take no such thing
 		a.ok(withRequest(c, "server/s1/b1", i+1, 1))
 	}
 	snapshot := snapshotOf(t, a.m)

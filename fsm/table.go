@@ -15,7 +15,7 @@ import (
 // digests: they are never reused and never change.
 type Table uint8
 
-// The tables. TableDedupe makes no events; TableMeta has one row.
+// The tables. TableDedupe and TableAudit make no events; TableMeta has one row.
 const (
 	TableSessions Table = iota + 1
 	TableIntercepts
@@ -27,11 +27,14 @@ const (
 	TableConfig
 	TableServers
 	TableMeta
+	TableKeys
+	TablePolicies
+	TableAudit
 )
 
 var tableNames = [...]string{
 	"", "sessions", "intercepts", "nodes", "workloads", "identities", "tokens", "dedupe", "config",
-	"servers", "meta",
+	"servers", "meta", "keys", "policies", "audit",
 }
 
 // String returns the table's name, plural and lower case.

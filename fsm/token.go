@@ -25,6 +25,12 @@ func (t *tx) createToken(op *commandv1.CreateToken) *commandv1.Result {
 		return refuse(commandv1.Code_CODE_ALREADY_EXISTS, ReasonTokenExists,
 			"token %q already exists", op.GetId())
 	}
+	if t.since2() {
+		t.dropExpiredTokens()
+		if limit := t.work.EffectiveLimits().GetTokens(); uint32(t.work.tokens.rows.Len()) >= limit {
+			return overLimit(ReasonLimitTokens, "tokens", "there are %d tokens, which is all there may be", limit)
+		}
+	}
 	row := &commandv1.TokenRow{
 		Id:         op.GetId(),
 		SecretHash: op.GetSecretHash(),
@@ -37,6 +43,27 @@ func (t *tx) createToken(op *commandv1.CreateToken) *commandv1.Result {
 	}
 	put(t, &t.work.tokens, row)
 	return withToken(row)
+}
+
+// tokenGrace is how long a token is remembered after its end: whoever used it
+// may ask for the same certificate again.
+const tokenGrace = 24 * 60 * 60 * 1e9
+
+// dropExpiredTokens forgets some of the tokens that nobody can ask about any
+// more.
+func (t *tx) dropExpiredTokens() {
+	var gone []string
+	for row := range t.work.Tokens {
+		if row.GetExpiresAt()+tokenGrace < t.now() {
+			gone = append(gone, row.GetId())
+		}
+		if len(gone) == idleDropsPerCommand {
+			break
+		}
+	}
+	for _, id := range gone {
+		drop(t, &t.work.tokens, id)
+	}
 }
 
 func (t *tx) checkToken(op *commandv1.CreateToken) *commandv1.Result {

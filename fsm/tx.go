@@ -32,6 +32,9 @@ func (t *tx) execute(op *applier) *commandv1.Result {
 	res := t.guarded(op)
 	if !res.GetRepeated() {
 		res.Revision = t.revision()
+		if t.since2() {
+			t.audit(res)
+		}
 	}
 	return res
 }
@@ -162,6 +165,10 @@ func withConfig(row *commandv1.ConfigRow) *commandv1.Result {
 
 func withToken(row *commandv1.TokenRow) *commandv1.Result {
 	return &commandv1.Result{Row: &commandv1.Result_Token{Token: row}}
+}
+
+func withKey(row *commandv1.KeyRow) *commandv1.Result {
+	return &commandv1.Result{Row: &commandv1.Result_Key{Key: row}}
 }
 
 func withServer(row *commandv1.ServerRow) *commandv1.Result {

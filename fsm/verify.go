@@ -24,6 +24,9 @@ func (r *Root) Verify() error {
 	verifyTable(v, &r.servers)
 	verifyTable(v, &r.writers)
 	verifyTable(v, &r.answers)
+	verifyTable(v, &r.keys)
+	verifyTable(v, &r.policies)
+	verifyTable(v, &r.audit)
 	if v.total != r.sum {
 		v.fail("the digest kept is not that of the rows")
 	}
@@ -87,7 +90,7 @@ func verifyTable[R any](v *verifier, t *table[R]) {
 // check looks at the rules that tie rows together.
 func (r *Root) check() error {
 	for _, problems := range []iter.Seq[string]{
-		r.sessionProblems, r.interceptProblems, r.workloadProblems, r.dedupeProblems, r.keyProblems,
+		r.sessionProblems, r.interceptProblems, r.workloadProblems, r.dedupeProblems, r.keyProblems, r.auditProblems,
 	} {
 		for problem := range problems {
 			return &InvariantError{Detail: problem}
@@ -173,7 +176,7 @@ func (r *Root) dedupeProblems(yield func(string) bool) {
 func (r *Root) keyProblems(yield func(string) bool) {
 	for _, empty := range []bool{
 		has(&r.sessions), has(&r.intercepts), has(&r.nodes), has(&r.identities),
-		has(&r.tokens), has(&r.configs), has(&r.servers),
+		has(&r.tokens), has(&r.configs), has(&r.servers), has(&r.keys), has(&r.policies),
 	} {
 		if empty && !yield("a row has no key") {
 			return

@@ -27,6 +27,9 @@ func (t *tx) reportWorkloads(op *commandv1.ReportWorkloads) *commandv1.Result {
 	if res != nil {
 		return res
 	}
+	if limit := t.work.EffectiveLimits().GetWorkloadsPerNode(); t.since2() && uint32(len(reports)) > limit {
+		return overLimit(ReasonLimitWorkloads, "workloadsPerNode", "node %q reports %d workloads, it may report %d", node, len(reports), limit)
+	}
 	keys := slices.Collect(maps.Keys(reports))
 	for row := range t.work.WorkloadsOn(node) {
 		if key := workloadKind.key(row); reports[key] == nil {
