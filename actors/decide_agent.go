@@ -1,6 +1,9 @@
 package actors
 
-import commandv1 "trivet/proto/trivet/command/v1"
+import (
+	faults "trivet/internal/fault"
+	commandv1 "trivet/proto/trivet/command/v1"
+)
 
 // decideAgent decides about an agent's session. row is nil when it is gone.
 func decideAgent(row *commandv1.SessionRow, m sessionMemory, now instant, ev sessionEvent, lim *Limits) (sessionMemory, decision) {
@@ -19,6 +22,9 @@ func agentDeadline(row *commandv1.SessionRow, m sessionMemory, lim *Limits) inst
 	period := lim.AgentPeriod
 	if row.Generation == commandv1.Generation_GENERATION_OLDER {
 		period = lim.OlderAgentPeriod
+	}
+	if faults.Planted(faults.EarlyExpiry) {
+		period /= 10
 	}
 	deadline := m.Mark.add(period)
 	if m.Ended {

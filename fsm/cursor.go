@@ -94,8 +94,12 @@ func (c *Cursor) Next() Batch {
 	b := Batch{Events: c.pending, Root: root}
 	c.pending = nil
 	switch {
-	case c.root == nil:
+	case c.root == nil, !complete && c.root.revision < c.after:
+		// Second case: the reader knows a state that this machine has jumped
+		// over, so there is nothing to compare with: rows that came and went in
+		// between are known to the reader alone.
 		b.Events, b.Resync, b.Full = Diff(nil, root), true, true
+		c.after = 0
 	case !complete:
 		b.Events, b.Resync = append(b.Events, Diff(c.root, root)...), true
 		// A restore may lead to revisions below the one waited for.

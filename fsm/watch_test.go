@@ -211,8 +211,8 @@ func TestRestoreGivesTheDifference(t *testing.T) {
 		t.Error(diff)
 	}
 	// One that waited for a future which is not to come.
-	if b = ahead.Next(); len(b.Events) != 3 {
-		t.Errorf("ahead: %v", short(b.Events))
+	if b = ahead.Next(); !b.Full || len(b.Events) != 3 {
+		t.Errorf("ahead: full %v %v", b.Full, short(b.Events))
 	}
 	r.index = r.m.Root().Position().Index
 	r.ok(cmdPutConfig("next", "x"))
@@ -220,6 +220,31 @@ func TestRestoreGivesTheDifference(t *testing.T) {
 		if diff := cmp.Diff([]string{"4 put config/next"}, short(c.Next().Events)); diff != "" {
 			t.Error(diff)
 		}
+	}
+}
+
+// TestRestoreOverTheRevisionWaitedFor: a reader that goes on at a machine which
+// is behind knows rows that the machine has never seen. When the machine jumps
+// over the reader's revision, no difference of its own states tells that they
+// are gone.
+func TestRestoreOverTheRevisionWaitedFor(t *testing.T) {
+	t.Parallel()
+	source := newRig(t, Options{})
+	source.ok(cmdPutConfig("stays", "x"))
+	behind := snapshotOf(t, source.m)
+	source.ok(cmdPutConfig("goes", "x"))
+	known := source.m.Root().Revision()
+	source.ok(&commandv1.Command{Op: &commandv1.Command_DeleteConfig{DeleteConfig: &commandv1.DeleteConfig{Key: "goes"}}})
+	later := snapshotOf(t, source.m)
+
+	r := restored(t, behind)
+	c := r.m.Watch(known)
+	if err := r.m.Restore(strings.NewReader(later)); err != nil {
+		t.Fatal(err)
+	}
+	b := c.Next()
+	if diff := cmp.Diff([]string{"1 put config/stays"}, short(b.Events)); diff != "" || !b.Full {
+		t.Errorf("full %v:\n%s", b.Full, diff)
 	}
 }
 

@@ -3,6 +3,8 @@ package replica
 import (
 	"sync"
 	"time"
+
+	"trivet/internal/fault"
 )
 
 // stampClock gives the leader's time: it starts at the wall clock (or at the
@@ -19,7 +21,7 @@ type stampClock struct {
 func (c *stampClock) start(lastApplied int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	wall := time.Now().UnixNano()
+	wall := fault.Now().UnixNano()
 	if !c.at.IsZero() {
 		wall = max(wall, c.nowLocked())
 	}
@@ -44,7 +46,7 @@ func (c *stampClock) now() int64 {
 
 func (c *stampClock) nowLocked() int64 {
 	if c.at.IsZero() {
-		return time.Now().UnixNano()
+		return fault.Now().UnixNano()
 	}
 	return c.base + int64(time.Since(c.at))
 }

@@ -28,6 +28,21 @@ type Faults struct {
 	ClockOffset time.Duration `json:"clockOffset,omitempty"`
 }
 
+// SeenSuffix is added to the name of the file of the faults: there a chaos
+// build writes a Seen, as JSON, so that a test can assert that its faults
+// happened.
+const SeenSuffix = ".seen"
+
+// Seen counts what this process was disturbed by since it began.
+type Seen struct {
+	// Delayed, Hung and Failed are writes of log entries.
+	Delayed uint64 `json:"delayed"`
+	Hung    uint64 `json:"hung"`
+	Failed  uint64 `json:"failed"`
+	// Clock is how often a wrong wall clock was read.
+	Clock uint64 `json:"clock"`
+}
+
 // Bug is a deliberate bug.
 type Bug string
 

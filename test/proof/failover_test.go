@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"trivet/test/chaos/chaostest"
 	"trivet/test/systest"
 )
 
@@ -22,7 +23,14 @@ const (
 	settle = 60 * time.Second
 )
 
-func TestMain(m *testing.M) { os.Exit(systest.Main(m)) }
+func TestMain(m *testing.M) {
+	code := systest.Main(m)
+	if err := chaostest.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
 
 // TestInterceptOutlivesLeaders kills the leader again and again during a
 // foreground `trivet intercept create`, with every server in turn as the leader

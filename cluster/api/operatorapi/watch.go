@@ -1,6 +1,7 @@
 package operatorapi
 
 import (
+	"math/rand/v2"
 	"strconv"
 
 	"google.golang.org/grpc"
@@ -11,12 +12,16 @@ import (
 	"trivet/cluster/engine"
 	"trivet/fsm"
 	"trivet/internal/errs"
+	"trivet/internal/fault"
 	commandv1 "trivet/proto/trivet/command/v1"
 	operatorv1 "trivet/proto/trivet/operator/v1"
 )
 
 // maxChanges bounds the changes of one response.
 const maxChanges = 500
+
+// skippedOneIn events is left out by the deliberate bug of that name.
+const skippedOneIn = 50
 
 // watchable lists the tables that can be watched, by the names that requests
 // use. The writers' answers make no events, and the meta row holds keys.
@@ -90,16 +95,16 @@ type watcher struct {
 // completes it, has a revision. A batch in which nothing was asked for is left
 // out.
 func (w *watcher) send(b fsm.Batch) error {
-	out := &operatorv1.WatchResponse{Full: b.Full}
+	out := &operatorv1.WatchResponse{Full: b.Full, Difference: b.Resync && !b.Full}
 	for _, e := range b.Events {
-		if !w.tables[e.Table] {
+		if !w.tables[e.Table] || fault.Planted(fault.SkippedEvent) && rand.IntN(skippedOneIn) == 0 {
 			continue
 		}
 		if len(out.GetChanges()) == maxChanges {
 			if err := w.stream.Send(out); err != nil {
 				return err
 			}
-			out = &operatorv1.WatchResponse{}
+			out = &operatorv1.WatchResponse{Difference: out.GetDifference()}
 		}
 		out.Changes = append(out.Changes, change(e))
 	}

@@ -2255,8 +2255,11 @@ type WatchResponse struct {
 	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// What was sent before is to be forgotten: the changes are the whole state,
 	// because the receiver was too far behind or the state was restored.
-	Full          bool      `protobuf:"varint,2,opt,name=full,proto3" json:"full,omitempty"`
-	Changes       []*Change `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`
+	Full    bool      `protobuf:"varint,2,opt,name=full,proto3" json:"full,omitempty"`
+	Changes []*Change `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`
+	// The changes are the difference of two states: a row that changed several
+	// times is there once, and the order is that of tables and keys.
+	Difference    bool `protobuf:"varint,4,opt,name=difference,proto3" json:"difference,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2310,6 +2313,13 @@ func (x *WatchResponse) GetChanges() []*Change {
 		return x.Changes
 	}
 	return nil
+}
+
+func (x *WatchResponse) GetDifference() bool {
+	if x != nil {
+		return x.Difference
+	}
+	return false
 }
 
 type Change struct {
@@ -5447,11 +5457,14 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\"M\n" +
 	"\fWatchRequest\x12%\n" +
 	"\x0eafter_revision\x18\x01 \x01(\x04R\rafterRevision\x12\x16\n" +
-	"\x06tables\x18\x02 \x03(\tR\x06tables\"u\n" +
+	"\x06tables\x18\x02 \x03(\tR\x06tables\"\x95\x01\n" +
 	"\rWatchResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x124\n" +
-	"\achanges\x18\x03 \x03(\v2\x1a.trivet.operator.v1.ChangeR\achanges\"\xc7\x03\n" +
+	"\achanges\x18\x03 \x03(\v2\x1a.trivet.operator.v1.ChangeR\achanges\x12\x1e\n" +
+	"\n" +
+	"difference\x18\x04 \x01(\bR\n" +
+	"difference\"\xc7\x03\n" +
 	"\x06Change\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12\x10\n" +
