@@ -22,7 +22,7 @@ func newAttachmentLog(rows ...string) (*attachments, *attachmentLog) {
 	note := func(what string) func(string) {
 		return func(id string) { l.lines = append(l.lines, what+" "+id) }
 	}
-	return newAttachments(newClock(time.Hour), attachmentEvents{
+	return newAttachments(newClock(time.Hour, elapsedSince(time.Now())), attachmentEvents{
 		Attached: note("attached"),
 		Ended:    note("ended"),
 		Owner:    note("owner"),

@@ -22,25 +22,30 @@ func (t instant) sub(u instant) time.Duration { return time.Duration(t - u) }
 // tick until the janitor has accounted for the pause. So nobody who wakes
 // before the janitor takes the pause for the silence of a peer.
 type clock struct {
-	base time.Time // carries a monotonic reading
-	gap  time.Duration
+	// elapsed is the monotonic clock, base its reading at the start.
+	elapsed func() time.Duration
+	base    time.Duration
+	gap     time.Duration
 
 	mu     sync.Mutex
 	last   time.Duration // since base; guarded by mu
 	paused time.Duration // guarded by mu
 }
 
-// newClock starts leader time at zero.
-func newClock(gap time.Duration) *clock {
-	return &clock{base: time.Now(), gap: gap}
+// newClock starts leader time at zero. elapsed is a monotonic clock.
+func newClock(gap time.Duration, elapsed func() time.Duration) *clock {
+	return &clock{elapsed: elapsed, base: elapsed(), gap: gap}
 }
 
+// running is the time since the start, pauses included.
+func (c *clock) running() time.Duration { return c.elapsed() - c.base }
+
 // now returns the present instant.
-func (c *clock) now() instant { return c.at(time.Since(c.base)) }
+func (c *clock) now() instant { return c.at(c.running()) }
 
 // tick tells the clock that the janitor is awake and returns the length of the
 // pause that preceded it, zero in the normal case.
-func (c *clock) tick() time.Duration { return c.tickAt(time.Since(c.base)) }
+func (c *clock) tick() time.Duration { return c.tickAt(c.running()) }
 
 // at is now for an explicit reading of the monotonic clock.
 func (c *clock) at(raw time.Duration) instant {

@@ -6,7 +6,7 @@ import (
 )
 
 func TestClockLeavesPausesOut(t *testing.T) {
-	c := newClock(5 * time.Second)
+	c := newClock(5*time.Second, elapsedSince(time.Now()))
 	steps := []struct {
 		name    string
 		raw     time.Duration
@@ -46,4 +46,9 @@ func (c *clock) skip(d time.Duration) {
 	defer c.mu.Unlock()
 	c.last -= d
 	c.paused -= d
+}
+
+// elapsedSince is the monotonic clock of a test.
+func elapsedSince(t time.Time) func() time.Duration {
+	return func() time.Duration { return time.Since(t) }
 }

@@ -2,7 +2,6 @@ package actors
 
 import (
 	"context"
-	"time"
 
 	"trivet/internal/rt"
 	commandv1 "trivet/proto/trivet/command/v1"
@@ -86,7 +85,7 @@ func (a *intercept) look(ctx *rt.Ctx[interceptMsg], answer outcome) {
 	row, _ := l.cfg.Replicator.Root().Intercept(a.id)
 	ev := interceptEvent{
 		Owner:  l.attachments.owner(row.GetSessionId()),
-		Wall:   time.Now(),
+		Wall:   l.sys.Now(),
 		Answer: answer,
 	}
 	var d decision

@@ -36,6 +36,7 @@ type Config struct {
 // Leader is the tree of one term.
 type Leader struct {
 	cfg Config
+	sys *rt.System
 	log *slog.Logger
 
 	clock         *clock
@@ -87,8 +88,9 @@ func StartLeader(ctx context.Context, sys *rt.System, cfg Config) (*Leader, erro
 	}
 	l := &Leader{
 		cfg:           cfg,
+		sys:           sys,
 		log:           cfg.Logger.With("term", cfg.Term),
-		clock:         newClock(cfg.Limits.PauseGap),
+		clock:         newClock(cfg.Limits.PauseGap, sys.Elapsed),
 		startRevision: cfg.Replicator.Root().Revision(),
 		ready:         make(chan struct{}),
 		directory:     make(directory),
@@ -115,20 +117,18 @@ func StartLeader(ctx context.Context, sys *rt.System, cfg Config) (*Leader, erro
 	if err != nil {
 		return nil, fmt.Errorf("start leader of term %d: %w", cfg.Term, err)
 	}
-	go l.watchEnd()
+	sys.Go(l.watchEnd)
 	return l, nil
 }
 
 // watchEnd stops the tree when its term is over, and tells the end of the tree
 // to whoever waits for it, and to the server if nobody asked for it. It is the
 // last goroutine of the leader.
-func (l *Leader) watchEnd() {
-	select {
-	case <-l.fenced:
-		l.root.RequestStop()
-		<-l.root.Done()
-	case <-l.root.Done():
-	}
+func (l *Leader) watchEnd(ctx context.Context) {
+	// ctx never ends: the tree does.
+	_ = rt.Await(ctx, l.fenced, l.root.Done())
+	l.root.RequestStop()
+	_ = rt.Await(ctx, l.root.Done(), nil)
 	close(l.ended)
 	err := l.root.Err()
 	if !errors.Is(err, rt.ErrFailed) {
@@ -166,7 +166,7 @@ func (l *Leader) Ready() <-chan struct{} { return l.ready }
 // becomeReady closes ready. The projector calls it.
 func (l *Leader) becomeReady() {
 	l.readyOnce.Do(func() {
-		took := time.Since(l.clock.base)
+		took := l.clock.running()
 		l.counters.readyAfter.Store(int64(took))
 		agents, clients := l.sessions.size()
 		l.log.Info("leader is ready", "took", took, "agents", agents, "clients", clients,
@@ -184,7 +184,7 @@ func (l *Leader) Touch(sessionID string, lastActivity time.Time) bool {
 	if !lastActivity.IsZero() {
 		activity = lastActivity.UnixNano()
 	}
-	wall := time.Now().UnixNano()
+	wall := l.sys.Now().UnixNano()
 	ok := l.sessions.touch(sessionID, activity, wall) ||
 		l.adopt(sessionID) && l.sessions.touch(sessionID, activity, wall)
 	if ok {

@@ -3,6 +3,8 @@ package actors
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"trivet/fsm"
@@ -114,7 +116,7 @@ func (p *projector) enlist(root *fsm.Root) {
 // enlistKnown puts those rows on the list that the leader knows and the state
 // does not.
 func (p *projector) enlistKnown(root *fsm.Root) {
-	for id := range p.l.directory {
+	for _, id := range slices.Sorted(maps.Keys(p.l.directory)) {
 		if _, ok := root.Intercept(id); !ok {
 			p.changed = append(p.changed, rowKey{fsm.TableIntercepts, id})
 		}
@@ -152,10 +154,7 @@ func (p *projector) follow(ctx *rt.Ctx[projectorMsg]) {
 	p.waiting = true
 	moved := p.cursor.Wait()
 	ctx.Go("watch", func(ctx context.Context) projectorMsg {
-		select {
-		case <-moved:
-		case <-ctx.Done():
-		}
+		_ = rt.Await(ctx, moved, nil) // an error means that nobody listens
 		return stateMoved{}
 	})
 }
@@ -233,12 +232,13 @@ func (p *projector) session(root *fsm.Root, id string) {
 // lookAtOwners passes on which owners came or went, and which intercepts are
 // to be looked at for other reasons.
 func (p *projector) lookAtOwners(root *fsm.Root) {
-	for session := range p.l.owners.take() {
+	// In the order of the ids, so that equal histories take equal courses.
+	for _, session := range slices.Sorted(maps.Keys(p.l.owners.take())) {
 		for row := range root.InterceptsOf(session) {
 			p.changed = append(p.changed, rowKey{fsm.TableIntercepts, row.Id})
 		}
 	}
-	for id := range p.l.looks.take() {
+	for _, id := range slices.Sorted(maps.Keys(p.l.looks.take())) {
 		p.changed = append(p.changed, rowKey{fsm.TableIntercepts, id})
 	}
 }
@@ -298,7 +298,7 @@ func isDone(c <-chan struct{}) bool {
 
 // retry puts the deferred hints back on the list.
 func (p *projector) retry() {
-	for id := range p.deferred {
+	for _, id := range slices.Sorted(maps.Keys(p.deferred)) {
 		p.changed = append(p.changed, rowKey{fsm.TableIntercepts, id})
 	}
 	clear(p.deferred)

@@ -2,6 +2,8 @@ package actors
 
 import (
 	"hash/maphash"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -111,6 +113,7 @@ func (t *sessions) without(has func(id string) bool) []string {
 		}
 		sh.mu.Unlock()
 	}
+	slices.Sort(ids)
 	return ids
 }
 
@@ -187,6 +190,8 @@ func (t *sessions) due(now instant, limit int) []dueSession {
 		clear(looks)
 		sh.mu.Unlock()
 	}
+	// The shards have another order in each process.
+	slices.SortFunc(out, func(a, b dueSession) int { return strings.Compare(a.id, b.id) })
 	return out
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"trivet/internal/enroll"
 	"trivet/internal/errs"
 	"trivet/internal/pki"
 )
@@ -137,6 +138,10 @@ func Dial(ctx context.Context, c Context, opts Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the bundle of context %q: %w", c.Name, err)
 	}
+	// A laptop that slept goes on where it was.
+	if err := enroll.Refresh(ctx, source, c.Servers); err != nil {
+		return nil, err
+	}
 	if err := source.Bundle().ValidAt(time.Now()); err != nil {
 		return nil, err
 	}
@@ -155,6 +160,9 @@ func Dial(ctx context.Context, c Context, opts Options) (*Pool, error) {
 	runCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.stop = stop
 	p.wg.Go(func() { p.run(runCtx) })
+	p.wg.Go(func() {
+		enroll.Keep(runCtx, source, enroll.Asker(source, func() []string { return c.Servers }), p.opts.Log)
+	})
 	if _, err := p.Current(ctx); err != nil {
 		p.Close()
 		return nil, err

@@ -57,6 +57,7 @@ func (s *Server) registryOfMetrics() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collector{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	reg.MustRegister(s.rpcs.collectors()...)
+	reg.MustRegister(raftCollector{s}, s.replica.Collector())
 	return reg
 }
 
@@ -110,7 +111,8 @@ var (
 	descBytes     = desc("tunnel_bytes_total", "Bytes relayed here.", "direction")
 	descReported  = desc("tunnel_reported_bytes_total", "Bytes of streams that agents reported.", "direction")
 	descDials     = desc("dial_requests_refused_total", "Dial requests that found a full queue.")
-	descDenied    = desc("authz_denied_total", "Calls refused by the authorisation table.")
+	descDenied    = desc("authz_denied_total", "Calls refused because of who made them.", "reason")
+	descDropped   = desc("environments_dropped_total", "Environments that were too large to be kept and were left out.")
 	descActors    = desc("actors", "Actors alive here, by kind.", "kind")
 	descFull      = desc("actor_mailbox_full_total", "Messages refused because an actor's mailbox was full.", "kind")
 	descLost      = desc("actor_messages_lost_total", "Messages lost because their actor stopped.", "kind")
@@ -161,7 +163,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	count(descReported, in, "to_client")
 	count(descReported, out, "from_client")
 	count(descDials, s.registry.Refused())
-	count(descDenied, s.guard.Refused())
+	for reason, n := range s.guard.RefusedBy() {
+		count(descDenied, n, reason)
+	}
+	count(descDropped, s.sealer.Dropped())
 	for kind, k := range s.actors.Stats().Kinds {
 		gauge(descActors, float64(k.Live), kind)
 		count(descFull, k.Full, kind)

@@ -4,10 +4,14 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"trivet/fsm"
+	"trivet/internal/errs"
+	"trivet/internal/fault"
 	peerv1 "trivet/proto/trivet/peer/v1"
 )
 
@@ -17,12 +21,17 @@ const (
 	// helloIdle is how often servers repeat their hello once all is settled: it
 	// carries new boot ids and finds servers that moved.
 	helloIdle = 5 * time.Second
+	// joinEvery is the pause between two attempts to join; one attempt waits
+	// until this server has caught up.
+	joinEvery   = 500 * time.Millisecond
+	joinTimeout = 5 * time.Minute
 )
 
 func (s *Server) info() *peerv1.ServerInfo {
 	return &peerv1.ServerInfo{
 		Id: s.replica.ID(), Name: s.cfg.Name, Address: s.cfg.Advertise, BootId: s.bootID,
-		ClusterId: s.cfg.Source.Bundle().ID.Cluster, HasState: s.hasState.Load(),
+		ClusterId: s.cfg.Source.Bundle().ID.Cluster, HasState: s.hasState.Load(), Time: fault.Now().UnixNano(),
+		Version: s.cfg.Version, CommandVersion: fsm.CommandVersion, Schema: fsm.SchemaVersion,
 	}
 }
 
@@ -37,16 +46,16 @@ func (s *Server) introduce(ctx context.Context) {
 	}
 	s.dir.meet(s.info())
 	for {
-		for _, p := range s.cfg.Peers {
-			if p.Name != s.cfg.Name {
-				s.hello(ctx, p)
-			}
-		}
+		s.helloAll(ctx)
 		wait := helloEvery
-		if s.hasState.Load() {
+		switch {
+		case s.hasState.Load():
 			wait = helloIdle
-		} else if s.bootstrap(names) {
-			wait = helloEvery
+		case len(s.cfg.Join) > 0:
+			wait = joinEvery
+			s.join(ctx)
+		default:
+			s.bootstrap(names)
 		}
 		select {
 		case <-time.After(wait):
@@ -56,6 +65,64 @@ func (s *Server) introduce(ctx context.Context) {
 	}
 }
 
+// helloAll greets the first servers, the members, and, before it is one of
+// them, those that the configuration names for joining.
+func (s *Server) helloAll(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	greeted := map[string]bool{s.cfg.Advertise: true}
+	greet := func(p Peer) {
+		if !greeted[p.Address] {
+			greeted[p.Address] = true
+			wg.Go(func() { s.hello(ctx, p) })
+		}
+	}
+	for _, p := range s.cfg.Peers {
+		greet(p)
+	}
+	for _, address := range append(s.dir.addresses(), s.cfg.Join...) {
+		greet(Peer{Address: address})
+	}
+}
+
+// join asks the members to take this server in until it is one.
+func (s *Server) join(ctx context.Context) {
+	for _, address := range s.joinAddresses() {
+		client, err := s.pool.Client(address)
+		if err != nil {
+			return
+		}
+		jctx, cancel := context.WithTimeout(ctx, joinTimeout)
+		_, err = client.Join(jctx, &peerv1.JoinRequest{Server: s.info()})
+		cancel()
+		switch {
+		case err == nil:
+			s.hasState.Store(true)
+			s.log.Info("joined the cluster", "through", address)
+			return
+		case ctx.Err() != nil:
+			return
+		case errs.Reason(err) == "NOT_LEADER":
+			continue
+		}
+		s.log.Warn("this server was not taken in", "by", address, "err", err)
+	}
+}
+
+// joinAddresses are where the leader may be.
+func (s *Server) joinAddresses() []string {
+	out := slices.Clone(s.cfg.Join)
+	s.dir.mu.Lock()
+	defer s.dir.mu.Unlock()
+	for _, info := range s.dir.met {
+		if info.GetId() != s.replica.ID() && !slices.Contains(out, info.GetAddress()) {
+			out = append(out, info.GetAddress())
+		}
+	}
+	return out
+}
+
+// hello greets one server. A peer without a name is known by its address only.
 func (s *Server) hello(ctx context.Context, p Peer) {
 	client, err := s.pool.Client(p.Address)
 	if err != nil {
@@ -63,16 +130,28 @@ func (s *Server) hello(ctx context.Context, p Peer) {
 	}
 	hctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
+	asked := time.Now()
 	resp, err := client.Hello(hctx, &peerv1.HelloRequest{Server: s.info()})
 	if err != nil {
-		s.log.Debug("a server did not answer a hello", "server", p.Name, "err", err)
+		s.log.Debug("a server did not answer a hello", "server", p.Name, "address", p.Address, "err", err)
 		return
 	}
-	if got := resp.GetServer(); got.GetName() != p.Name {
+	if got := resp.GetServer(); p.Name != "" && got.GetName() != p.Name {
 		s.log.Error("another server answers at a peer's address", "address", p.Address, "want", p.Name, "got", got.GetName())
 		return
 	}
+	if t := resp.GetServer().GetTime(); t != 0 {
+		s.dir.measured(resp.GetServer().GetId(), offsetOf(t, asked))
+	}
 	s.dir.meet(resp.GetServer())
+	if len(s.cfg.Join) > 0 && !s.hasState.Load() {
+		for _, x := range resp.GetConfiguration() {
+			if x.GetName() != "" {
+				s.dir.heard(x)
+			}
+		}
+	}
+	s.judge(resp)
 }
 
 // bootstrap writes the first configuration if all first servers are met and
@@ -98,6 +177,7 @@ func (s *Server) bootstrap(names []string) bool {
 		s.log.Error("the cluster could not be bootstrapped", "err", err)
 		return false
 	}
+	s.standing.clear()
 	s.hasState.Store(true)
 	s.log.Info("bootstrapped", "servers", len(servers))
 	if string(servers[0].ID) == s.replica.ID() {

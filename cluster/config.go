@@ -10,6 +10,7 @@ import (
 	"trivet/actors"
 	"trivet/cluster/limits"
 	"trivet/internal/pki"
+	"trivet/internal/seal"
 )
 
 // Defaults of the listeners.
@@ -42,8 +43,20 @@ type Config struct {
 	// Peers lists the first servers, this one included. They must all be given
 	// the same list.
 	Peers []Peer
+	// Join lists addresses of members of a cluster that exists already, which
+	// take this server in. Peers is empty then.
+	Join []string
 	// Source holds the server's certificate.
 	Source *pki.Source
+	// Keyring holds the seal keys of the cluster; nil: that in DataDir, else that
+	// beside the certificate.
+	Keyring *seal.Keyring
+	// Issuing is the sealed issuing CA that the first leader brings into the
+	// state, in the form of identity.IssuingFile; empty: that beside the
+	// certificate, if there is one.
+	Issuing []byte
+	// LeafTTL is how long new certificates of a role live; nil: pki.DefaultTTL.
+	LeafTTL func(pki.Role) time.Duration
 	// Multiplier scales all Raft timeouts, 1 to 10.
 	Multiplier int
 	// SnapshotThreshold, SnapshotInterval and TrailingLogs tune the log; zero
@@ -51,6 +64,9 @@ type Config struct {
 	SnapshotThreshold uint64
 	SnapshotInterval  time.Duration
 	TrailingLogs      uint64
+	// CompareEvery is how often the state's digest is compared with the other
+	// servers'; 0 means 3 s.
+	CompareEvery time.Duration
 	// NoSync skips fsync; for benches only.
 	NoSync bool
 	// NoDeathWatch leaves failover to Raft's timeouts; for comparisons.
@@ -110,8 +126,11 @@ func (c Config) Validate() error {
 		bad("the certificate is for server %q, the configuration names %q", id.Name, c.Name)
 	}
 	switch n := len(c.Peers); {
+	case n == 0 && len(c.Join) > 0:
+	case n > 0 && len(c.Join) > 0:
+		bad("peers and join are both set: the first servers have peers, later ones join")
 	case n == 0:
-		bad("peers is empty; list all first servers, this one included")
+		bad("peers and join are empty; list all first servers, this one included, or the addresses of servers to join")
 	case n > 5 || n%2 == 0:
 		bad("%d peers: a manager has 1, 3 or 5 servers", n)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -20,12 +21,13 @@ type directory struct {
 
 	mu      sync.Mutex
 	met     map[string]*peerv1.ServerInfo
+	clocks  map[string]clockOffset
 	servers []raft.Server
 	changed chan struct{}
 }
 
 func newDirectory(self string, pool *peers.Pool) *directory {
-	return &directory{self: self, pool: pool, met: make(map[string]*peerv1.ServerInfo), changed: make(chan struct{}, 1)}
+	return &directory{self: self, pool: pool, met: make(map[string]*peerv1.ServerInfo), clocks: make(map[string]clockOffset), changed: make(chan struct{}, 1)}
 }
 
 // meet records what a server said of itself. A server that comes under a new id
@@ -43,6 +45,57 @@ func (d *directory) meet(info *peerv1.ServerInfo) {
 	case d.changed <- struct{}{}:
 	default:
 	}
+}
+
+// heard records what a member said of another one, unless that one has spoken
+// for itself.
+func (d *directory) heard(info *peerv1.ServerInfo) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.met[info.GetId()] == nil {
+		d.met[info.GetId()] = info
+	}
+}
+
+// clockOffset is how far a server's wall clock was ahead of this one's.
+type clockOffset struct {
+	offset time.Duration
+	at     time.Time
+}
+
+// measured records the offset of a server's clock.
+func (d *directory) measured(id string, offset time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.clocks[id] = clockOffset{offset, time.Now()}
+}
+
+// offsets returns the clocks' offsets that were measured since then, by id.
+func (d *directory) offsets(since time.Time) map[string]time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make(map[string]time.Duration, len(d.clocks))
+	for id, c := range d.clocks {
+		if c.at.After(since) {
+			out[id] = c.offset
+		} else {
+			delete(d.clocks, id)
+		}
+	}
+	return out
+}
+
+// addresses lists where the other members are.
+func (d *directory) addresses() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []string
+	for _, s := range d.servers {
+		if string(s.ID) != d.self {
+			out = append(out, string(s.Address))
+		}
+	}
+	return out
 }
 
 // setServers records the Raft configuration.
@@ -65,6 +118,18 @@ func (d *directory) metNames(names []string) (found []*peerv1.ServerInfo, comple
 		}
 	}
 	return found, len(found) == len(names)
+}
+
+// members lists the ids in the Raft configuration with the command versions
+// that they said to know.
+func (d *directory) members() map[string]uint32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make(map[string]uint32, len(d.servers))
+	for _, s := range d.servers {
+		out[string(s.ID)] = d.met[string(s.ID)].GetCommandVersion()
+	}
+	return out
 }
 
 // Others lists the ids of the other servers.

@@ -16,17 +16,24 @@ const (
 	stopActors = 10 * time.Second
 	// leadAgain is the pause before a server that could not hand leadership over
 	// starts its actors again.
-	leadAgain    = time.Second
-	writeOwnRow  = 10 * time.Second
-	configEvery  = 500 * time.Millisecond
-	configEarly  = 20 * time.Millisecond
-	dedupeKeyLen = 32
+	leadAgain   = time.Second
+	writeOwnRow = 10 * time.Second
+	// registerEvery is how often a server looks whether its row is there, and a
+	// leader whether there are rows of servers that left.
+	registerEvery = time.Second
+	configEvery   = 500 * time.Millisecond
+	configEarly   = 20 * time.Millisecond
+	dedupeKeyLen  = 32
 )
 
 // replicator is the replica as the actors see it.
 type replicator struct{ s *Server }
 
 func (r replicator) Propose(ctx context.Context, cmds ...*commandv1.Command) ([]*commandv1.Result, error) {
+	version := r.s.engine.Version()
+	for _, c := range cmds {
+		c.Version = version
+	}
 	return r.s.replica.Propose(ctx, cmds)
 }
 func (r replicator) Root() *fsm.Root                { return r.s.machine.Root() }
@@ -82,6 +89,13 @@ func (s *Server) lead(ctx context.Context) {
 				s.log.Error("the leader's actors cannot go on", "term", term, "err", e.err)
 				stop()
 				again = s.handOver()
+			}
+		case <-s.restored:
+			// What the actors know is of another past. Starting anew gives every
+			// session its full time, as after a failover.
+			if leader != nil {
+				stop()
+				start()
 			}
 		case <-again:
 			again = nil
@@ -173,9 +187,26 @@ func (s *Server) initialise(ctx context.Context, term uint64) error {
 }
 
 // register writes this server's row, so that results kept for its earlier
-// incarnations are dropped.
+// incarnations are dropped, and again when a restored state does not have it.
 func (s *Server) register(ctx context.Context) {
 	defer s.wg.Done()
+	tick := time.NewTicker(registerEvery)
+	defer tick.Stop()
+	for {
+		if row, _ := s.machine.Root().Server(s.replica.ID()); row.GetBootId() != s.bootID {
+			s.writeOwnRow(ctx)
+		}
+		s.sweepServers(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// writeOwnRow returns once the row is written or ctx has ended.
+func (s *Server) writeOwnRow(ctx context.Context) {
 	for ctx.Err() == nil {
 		wctx, cancel := context.WithTimeout(ctx, writeOwnRow)
 		_, err := s.engine.Propose(wctx, s.cfg.Source.Bundle().ID.String(), nil, &commandv1.Command{Op: &commandv1.Command_PutServer{
@@ -204,6 +235,7 @@ func (s *Server) reconcile(ctx context.Context) {
 		if err == nil {
 			s.dir.setServers(servers)
 			s.applyConfiguration(ctx, servers)
+			s.notice()
 		}
 		next := time.After(configEvery)
 		if len(servers) == 0 {

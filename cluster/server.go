@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
+	"trivet/cluster/api/enrollapi"
 	"trivet/cluster/api/managerapi"
 	"trivet/cluster/api/nodeapi"
 	"trivet/cluster/api/operatorapi"
@@ -28,7 +29,10 @@ import (
 	"trivet/cluster/deathwatch"
 	"trivet/cluster/engine"
 	"trivet/cluster/exchange"
+	"trivet/cluster/identity"
+	"trivet/cluster/integrity"
 	"trivet/cluster/limits"
+	"trivet/cluster/membership"
 	"trivet/cluster/peers"
 	"trivet/cluster/replica"
 	"trivet/fsm"
@@ -61,24 +65,34 @@ type Server struct {
 	bootID  string
 	started time.Time
 
-	machine  *fsm.Machine
-	replica  *replica.Replica
-	pool     *peers.Pool
-	dir      *directory
-	engine   *engine.Engine
-	registry *attach.Registry
-	view     *attach.View
-	exchange *exchange.Exchange
-	follower *peers.Follower
-	watch    *deathwatch.Watch
-	actors   *rt.System
-	guard    *authz.Guard
-	limiter  *limits.Limiter
-	rpcs     *rpcMetrics
-	mux      *portmux.Mux
-	grpc     *grpc.Server
-	manager  *managerapi.Service
-	admin    *admin
+	machine   *fsm.Machine
+	replica   *replica.Replica
+	pool      *peers.Pool
+	dir       *directory
+	engine    *engine.Engine
+	registry  *attach.Registry
+	view      *attach.View
+	exchange  *exchange.Exchange
+	follower  *peers.Follower
+	watch     *deathwatch.Watch
+	actors    *rt.System
+	guard     *authz.Guard
+	sealer    *identity.Sealer
+	authority *identity.Authority
+	limiter   *limits.Limiter
+	rpcs      *rpcMetrics
+	mux       *portmux.Mux
+	grpc      *grpc.Server
+	enrol     *grpc.Server
+	manager   *managerapi.Service
+	admin     *admin
+
+	standing   *standing
+	membership *membership.Manager
+	monitor    *integrity.Monitor
+	steering   steering
+	// restored tells lead that the state was replaced.
+	restored chan struct{}
 
 	hasState atomic.Bool
 	// checks add to Checks; set before the server runs.
@@ -112,6 +126,7 @@ func Start(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, bootID: uuid.NewString(), started: time.Now(),
 		machine: fsm.New(fsm.Options{}), registry: attach.NewRegistry(), view: attach.NewView(),
 		stopping: make(chan struct{}), escalations: make(chan escalation, 1), muxErr: make(chan error, 1),
+		standing: newStanding(), restored: make(chan struct{}, 1),
 	}
 	if err := s.start(ln); err != nil {
 		return nil, err
@@ -122,18 +137,27 @@ func Start(cfg Config) (*Server, error) {
 // start opens everything; what it opened before an error it closes, ln too.
 func (s *Server) start(ln net.Listener) error {
 	serverOnly := []pki.Role{pki.RoleServer}
+	ring, err := s.openKeys()
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	s.sealer = identity.NewSealer(ring, s.machine.Root, s.log)
 	s.mux = portmux.New(ln, pki.ServerConfig(s.cfg.Source, pki.Policy{
-		ALPN: []string{"h2", peers.ALPNRaft, peers.ALPNWatch}, Roles: pki.Roles(),
+		ALPN: []string{"h2", peers.ALPNRaft, peers.ALPNWatch, pki.ALPNEnroll}, Roles: pki.Roles(),
 		RolesFor: map[string][]pki.Role{peers.ALPNRaft: serverOnly, peers.ALPNWatch: serverOnly},
+		NamesFor: map[string]func(pki.ID) error{peers.ALPNRaft: s.refuseDenied, peers.ALPNWatch: s.refuseDenied},
 	}), portmux.Options{OnReject: s.rejected, MaxConns: unbounded(s.cfg.Quotas.MaxConnections), Identify: s.connectionQuota})
 	dial := pki.ClientConfig(s.cfg.Source, pki.Policy{ALPN: []string{"h2"}, Roles: serverOnly})
 
 	h2 := s.mux.ALPN("h2")
 	s.watchConns = s.mux.ALPN(peers.ALPNWatch)
-	var err error
+	if err := removeIncoming(s.cfg.DataDir); err != nil {
+		return errors.Join(err, s.mux.Close())
+	}
 	s.replica, err = replica.Open(replica.Config{
 		DataDir: s.cfg.DataDir, Advertise: s.cfg.Advertise, Multiplier: s.cfg.Multiplier, Machine: s.machine,
-		Stream: advertised{peers.NewStreamLayer(s.mux.ALPN(peers.ALPNRaft), dial), s.cfg.Advertise},
+		Stream:  advertised{peers.NewStreamLayer(s.mux.ALPN(peers.ALPNRaft), dial), s.cfg.Advertise, s.standing},
+		AskTerm: s.askTerm, Cluster: s.cfg.Source.Bundle().ID.Cluster,
 		Logger: s.log, SnapshotThreshold: s.cfg.SnapshotThreshold, SnapshotInterval: s.cfg.SnapshotInterval,
 		TrailingLogs: s.cfg.TrailingLogs, NoSync: s.cfg.NoSync,
 	})
@@ -141,16 +165,26 @@ func (s *Server) start(ln net.Listener) error {
 		return errors.Join(err, s.mux.Close())
 	}
 	s.hasState.Store(s.replica.HasState())
+	if s.replica.HasState() || s.replica.Fresh() {
+		s.standing.clear()
+	}
 	s.pool = peers.NewPool(dial)
 	s.dir = newDirectory(s.replica.ID(), s.pool)
-	s.engine = engine.New(engine.Config{Replica: gate{s.replica, s.machine}, Peers: s.pool, Machine: s.machine, BootID: s.bootID, Logger: s.log})
+	s.engine = engine.New(engine.Config{Replica: gate{s.replica, s.machine, func() bool { return s.monitor.Diverged() }}, Peers: s.pool, Machine: s.machine, BootID: s.bootID, Secrets: s.sealer, Members: s.dir.members, Logger: s.log})
 	s.exchange = exchange.New(exchange.Config{
 		Self: s.replica.ID(), Registry: s.registry, View: s.view, Peers: exchange.WirePeers{Directory: s.dir}, Logger: s.log,
 		Stopping: s.stopping,
 	})
 	s.follower = peers.NewFollower(s.pool, s.view, s.log)
+	s.membership = membership.New(s.replica, memberServers{s}, s.log)
+	s.monitor = integrity.New(integrity.Config{
+		Self: s.replica.ID(), History: s.machine, Peers: comparer{s}, Leads: s.replica.IsLeader,
+		StepDown: func() error { return s.replica.TransferLeadership("", "") }, Heal: s.heal, Logger: s.log,
+		Every: s.cfg.CompareEvery,
+	})
+	s.checks = append(s.checks, s.raftChecks)
 	s.watch = deathwatch.New(deathwatch.Config{
-		Self: s.replica.ID(), Raft: s.replica, Logger: s.log,
+		Self: s.replica.ID(), Raft: s.replica, Logger: s.log, Tell: s.tell, MayLead: s.mayLead,
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return peers.DialWatch(ctx, address, dial)
 		},
@@ -158,8 +192,11 @@ func (s *Server) start(ln net.Listener) error {
 	s.actors = rt.NewSystem(rt.Options{Name: s.cfg.Name, Logger: s.log, OnEscalate: func(child string, reason error) {
 		s.escalate(s.replica.LeaderTerm(), fmt.Errorf("actors under %s: %w", child, reason))
 	}})
-	s.services()
-	if s.admin, err = newAdmin(s, s.cfg.Admin); err != nil {
+	if err = s.openAuthority(); err == nil {
+		s.services()
+		s.admin, err = newAdmin(s, s.cfg.Admin)
+	}
+	if err != nil {
 		s.engine.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), stopActors)
 		defer cancel()
@@ -172,7 +209,20 @@ func (s *Server) start(ln net.Listener) error {
 // advertised gives Raft the address that peers dial as its own.
 type advertised struct {
 	*peers.StreamLayer
-	address string
+	address  string
+	standing *standing
+}
+
+// Accept turns connections away until it is certain that this server has
+// forgotten nothing.
+func (a advertised) Accept() (net.Conn, error) {
+	for {
+		conn, err := a.StreamLayer.Accept()
+		if err != nil || a.standing.isClear() {
+			return conn, err
+		}
+		conn.Close()
+	}
 }
 
 func (a advertised) Addr() net.Addr { return address(a.address) }
@@ -183,16 +233,13 @@ func (address) Network() string  { return "tcp" }
 func (a address) String() string { return string(a) }
 
 func (s *Server) services() {
-	s.guard = &authz.Guard{Denied: func(uri string) (string, bool) {
-		row, ok := s.machine.Root().Identity(uri)
-		return row.GetReason(), ok && row.GetDenied()
-	}}
+	s.guard = &authz.Guard{Denied: s.deniedIdentity, Logger: s.log}
 	s.limiter = limits.New(s.cfg.Quotas)
 	s.rpcs = newRPCMetrics()
 	s.grpc = grpc.NewServer(
 		grpc.Creds(portmux.Credentials()),
-		grpc.ChainUnaryInterceptor(s.rpcs.unary, s.showRevision, s.guard.Unary, s.limiter.Unary),
-		grpc.ChainStreamInterceptor(s.rpcs.stream, s.guard.Stream, s.limiter.Stream),
+		grpc.ChainUnaryInterceptor(s.rpcs.unary, s.showRevision, s.guard.Unary, s.divergedUnary, s.limiter.Unary),
+		grpc.ChainStreamInterceptor(s.rpcs.stream, s.guard.Stream, s.divergedStream, s.limiter.Stream),
 		// Tunnel frames pass through unparsed; all else is encoded as usual.
 		grpc.ForceServerCodecV2(tunnel.Codec{}),
 		grpc.MaxRecvMsgSize(maxMessage),
@@ -202,18 +249,22 @@ func (s *Server) services() {
 	)
 	s.manager = managerapi.New(managerapi.Config{
 		Core: s.engine, Registry: s.registry, Exchange: s.exchange, Stopping: s.stopping, Logger: s.log,
+		Environment: s.sealer.InterceptEnvironment,
 	})
 	managersvc.RegisterManagerServer(s.grpc, s.manager)
 	operatorsvc.RegisterOperatorServer(s.grpc, operatorapi.New(operatorapi.Config{
-		Core: s.engine, Cluster: (*clusterView)(s), Creator: s.manager, View: s.view, Stopping: s.stopping,
+		Core: s.engine, Cluster: (*clusterView)(s), Creator: s.manager, View: s.view, Stopping: s.stopping, Authority: s.authority,
 	}))
 	nodesvc.RegisterNodeControlServer(s.grpc, nodeapi.New(nodeapi.Config{
 		Core: s.engine, Registry: s.registry, Stopping: s.stopping, Logger: s.log,
 	}))
 	peersvc.RegisterPeerServer(s.grpc, peerapi.New(peerapi.Config{
-		Engine: s.engine, Registry: s.registry, Exchange: s.exchange, Info: s.info, Met: s.dir.meet,
+		Engine: s.engine, Registry: s.registry, Exchange: s.exchange, Info: s.info, Hello: s.helloFrom,
+		Voting: voting{s}, Members: members{s}, States: states{s},
 		Transfer: s.transferHere, Stopping: s.stopping,
 	}))
+	operatorsvc.RegisterEnrollmentServer(s.grpc, enrollapi.New(s.authority))
+	s.enrol = s.enrolServer()
 	healthpb.RegisterHealthServer(s.grpc, health.NewServer())
 }
 
@@ -239,9 +290,13 @@ func (s *Server) run(h2 net.Listener) {
 			s.log.Error("gRPC ended", "err", err)
 		}
 	})
-	s.wg.Go(func() { deathwatch.Accept(s.watchConns) })
+	s.wg.Go(func() { deathwatch.Accept(s.watchConns, s.replica.ID(), s.bootID) })
+	s.runIdentity(ctx)
 	s.wg.Go(func() { s.ownAttachments(ctx) })
-	s.wg.Add(4)
+	s.wg.Go(func() { s.monitor.Run(ctx) })
+	s.wg.Go(func() { s.membership.Run(ctx) })
+	s.wg.Add(5)
+	go s.steer(ctx)
 	go s.introduce(ctx)
 	go s.lead(ctx)
 	go s.register(ctx)
@@ -293,6 +348,8 @@ func (s *Server) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case err = <-s.replica.Fatal():
+		return errors.Join(err, s.abort())
+	case err = <-s.standing.fatal:
 	case err = <-s.muxErr:
 		s.muxErr <- err
 		if err != nil {
@@ -300,6 +357,27 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 	return errors.Join(err, s.Close())
+}
+
+// fatalGrace bounds the end of a server whose replica cannot go on. Raft may
+// hang in a write, and a process whose disk hangs must not stay.
+const fatalGrace = time.Second
+
+// abort ends what it can within fatalGrace. Peers see their connections end at
+// once; nothing is handed over.
+func (s *Server) abort() error {
+	done := make(chan error, 1)
+	go func() {
+		err := s.mux.Close()
+		s.grpc.Stop()
+		done <- errors.Join(err, s.Close())
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(fatalGrace):
+		return errors.New("end at once: not everything was closed")
+	}
 }
 
 // Close shuts down: leadership is handed over, streams are told to go
@@ -327,6 +405,7 @@ func (s *Server) close() error {
 		s.grpc.Stop()
 		<-drained
 	}
+	s.enrol.Stop()
 	s.cancel()
 	s.unwatch()
 	s.engine.Close()

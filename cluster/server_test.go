@@ -74,7 +74,7 @@ func TestStartThatDoesNotSucceed(t *testing.T) {
 	c := clustertest.Start(t, 1, nil)
 	source := c.Source(pki.RoleServer, "server-9")
 	good := cluster.Config{
-		Name: "server-9", Listen: "127.0.0.1:0", Advertise: "127.0.0.1:1", Source: source, NoSync: true,
+		Name: "server-9", Listen: "127.0.0.1:0", Advertise: "127.0.0.1:1", Source: source, Keyring: c.Keyring, NoSync: true,
 		Peers: []cluster.Peer{{Name: "server-9", Address: "127.0.0.1:1"}},
 	}
 	for name, x := range map[string]struct {
@@ -117,7 +117,7 @@ func TestConfigurationErrors(t *testing.T) {
 		"no certificate":            func(c *cluster.Config) { c.Source = nil },
 		"not for a server":          func(x *cluster.Config) { x.Source = c.Source(pki.RoleNode, "server-1") },
 		`names "server-2"`:          func(c *cluster.Config) { c.Name = "server-2" },
-		"peers is empty":            func(c *cluster.Config) { c.Peers = nil },
+		"peers and join are empty":  func(c *cluster.Config) { c.Peers = nil },
 		"1, 3 or 5 servers":         func(c *cluster.Config) { c.Peers = c.Peers[:2] },
 		"listed twice":              func(c *cluster.Config) { c.Peers = []cluster.Peer{c.Peers[0], c.Peers[0], c.Peers[1]} },
 		"does not list this server": func(c *cluster.Config) { c.Peers = []cluster.Peer{{"server-2", "h:2"}} },

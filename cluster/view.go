@@ -33,7 +33,7 @@ func (v *clusterView) Version() string { return v.cfg.Version }
 func (v *clusterView) Term() uint64 { return v.replica.Term() }
 
 // NameOf turns a server id into its name.
-func (v *clusterView) NameOf(id string) string { return v.dir.name(id) }
+func (v *clusterView) NameOf(id string) string { return (*Server)(v).nameOf(id) }
 
 // Ready says whether this server leads or has lately heard of a leader.
 func (v *clusterView) Ready() bool { return (*Server)(v).Ready() }

@@ -7,9 +7,6 @@ import (
 	commandv1 "trivet/proto/trivet/command/v1"
 )
 
-// CommandVersion is the newest command format this program knows.
-const CommandVersion uint32 = 2
-
 // DefaultRingSize is the number of events kept for watchers unless Options
 // says otherwise. At 1,000 changes per second it lets a watcher be away for
 // 16 s before it is given a difference instead of the events themselves.

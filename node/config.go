@@ -33,6 +33,9 @@ type Config struct {
 	Servers []string `json:"servers"`
 	// Bundle is the directory of the node's certificate.
 	Bundle string `json:"bundle"`
+	// Token gets the first certificate if Bundle has none; @FILE reads it from a
+	// file.
+	Token string `json:"token,omitempty"`
 	// StateDir is where the node keeps what must survive a restart. It belongs
 	// to one node alone.
 	StateDir string `json:"stateDir"`

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc/codes"
 
+	"trivet/internal/enroll"
 	"trivet/internal/errs"
 	"trivet/internal/pki"
 	"trivet/node/holder"
@@ -46,7 +47,7 @@ func Run(ctx context.Context, cfg *Config) (err error) {
 			return err
 		}
 	}
-	if err := check(cfg, logger); err != nil {
+	if err := check(ctx, cfg, logger); err != nil {
 		return err
 	}
 	if err := cfg.makeStateDir(); err != nil {
@@ -62,7 +63,9 @@ func Run(ctx context.Context, cfg *Config) (err error) {
 	if err != nil {
 		return err
 	}
-	pass, err := json.Marshal(settings{Config: *cfg, Version: cfg.Version})
+	bare := *cfg
+	bare.Token = "" // it has done its work
+	pass, err := json.Marshal(settings{Config: bare, Version: cfg.Version})
 	if err != nil {
 		return fmt.Errorf("pass settings on: %w", err)
 	}
@@ -111,12 +114,26 @@ func hold(ctx context.Context, cfg *Config, h *holder.Holder, registry *promethe
 	}
 }
 
-// check finds what the traffic process would only find again and again.
-func check(cfg *Config, logger *slog.Logger) error {
-	bundle, err := pki.LoadBundle(cfg.Bundle)
+// startRenewal bounds the attempt to renew a certificate that has ended before
+// anything is started.
+const startRenewal = 30 * time.Second
+
+// check finds what the traffic process would only find again and again. A
+// certificate that ended while the machine was off is renewed here.
+func check(ctx context.Context, cfg *Config, logger *slog.Logger) error {
+	certs, err := pki.OpenSource(cfg.Bundle)
 	if err != nil {
 		return err
 	}
+	if w := certs.Bundle().Warning(); w != "" {
+		logger.Warn("a private key is not private", "warning", w)
+	}
+	rctx, cancel := context.WithTimeout(ctx, startRenewal)
+	defer cancel()
+	if err := enroll.Refresh(rctx, certs, cfg.Servers); err != nil {
+		return err
+	}
+	bundle := certs.Bundle()
 	if err := bundle.ValidAt(time.Now()); err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"golang.org/x/sys/unix"
 
+	"trivet/internal/enroll"
 	"trivet/internal/pki"
 	"trivet/node/handoff"
 	"trivet/node/link"
@@ -30,8 +31,8 @@ import (
 // socketFD is the descriptor that the traffic process inherits.
 const socketFD = 3
 
-// renewEvery is how often the certificate is read again: whoever renews it
-// does so long before it expires.
+// renewEvery is how often the certificate is read again: others than this
+// process may renew it too, long before it expires.
 const renewEvery = time.Minute
 
 // InheritedSocket returns the socket to the holder of a traffic process, for
@@ -123,6 +124,9 @@ func carry(
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	wg.Go(func() { reread(inner, source, certs, logger) })
+	wg.Go(func() {
+		enroll.Keep(inner, certs, enroll.Asker(certs, func() []string { return cfg.Servers }), logger)
+	})
 
 	attacher := traffic.NewAttacher(client)
 	return traffic.Run(ctx, traffic.Config{

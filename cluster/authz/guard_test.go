@@ -156,3 +156,90 @@ func TestTable(t *testing.T) {
 		}
 	}
 }
+
+// enrolling is the context of a call over a connection that is for asking for
+// certificates; without uris it has no certificate.
+func enrolling(t *testing.T, uris ...string) context.Context {
+	t.Helper()
+	p, _ := peer.FromContext(as(t, uris...))
+	state := p.AuthInfo.(credentials.TLSInfo).State
+	state.NegotiatedProtocol = pki.ALPNEnroll
+	if len(uris) == 0 {
+		state.PeerCertificates = nil
+	}
+	return peer.NewContext(context.Background(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}})
+}
+
+// TestEnrolmentConnectionsReachNothingElse walks the whole table.
+func TestEnrolmentConnectionsReachNothingElse(t *testing.T) {
+	g := &Guard{Denied: func(uri string) (string, bool) { return "left", uri == oscar }}
+	for _, m := range append(Methods(), "/x.Y/Z") {
+		enrol, renew := m == enrollSvc+"Enroll", m == enrollSvc+"Renew"
+		if caller, err := call(g, enrolling(t), m); (err == nil) != enrol || caller != (pki.ID{}) {
+			t.Errorf("no certificate, %s: %v, %v", m, caller, err)
+		} else if err != nil && errs.Code(err) != codes.Unauthenticated {
+			t.Errorf("no certificate, %s: %v, want Unauthenticated", m, err)
+		}
+		if _, err := call(g, enrolling(t, alice), m); (err == nil) != (enrol || renew) {
+			t.Errorf("a certificate, %s: %v", m, err)
+		}
+		if _, err := call(g, enrolling(t, oscar), m); err == nil {
+			t.Errorf("denied, %s: let through", m)
+		}
+		if _, err := call(g, enrolling(t, alice, oscar), m); err == nil {
+			t.Errorf("two names, %s: let through", m)
+		}
+		// The same without the protocol: no certificate, no call.
+		ctx := peer.NewContext(context.Background(), &peer.Peer{AuthInfo: credentials.TLSInfo{}})
+		if _, err := call(g, ctx, m); errs.Code(err) != codes.Unauthenticated {
+			t.Errorf("h2 without a certificate, %s: %v", m, err)
+		}
+	}
+}
+
+func TestDenialEndsOpenStreams(t *testing.T) {
+	g := new(Guard)
+	begun := make(chan struct{})
+	result := make(chan error, 2)
+	open := func(uri string) {
+		err := g.Stream(nil, fakeStream{ctx: as(t, uri)}, &grpc.StreamServerInfo{FullMethod: mgrSvc + "WatchIntercepts"}, func(_ any, s grpc.ServerStream) error {
+			begun <- struct{}{}
+			<-s.Context().Done()
+			return s.Context().Err()
+		})
+		result <- err
+	}
+	go open(alice)
+	go open(alice)
+	<-begun
+	<-begun
+	if n := g.End(oscar, "left"); n != 0 {
+		t.Errorf("%d streams of somebody else ended", n)
+	}
+	if n := g.End(alice, "left"); n != 2 {
+		t.Errorf("%d streams ended, want 2", n)
+	}
+	for range 2 {
+		err := <-result
+		if errs.Reason(err) != ReasonDenied || errs.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "left") {
+			t.Errorf("the stream ended with %v", err)
+		}
+	}
+	if n := g.End(alice, "left"); n != 0 {
+		t.Errorf("%d ended streams are still known", n)
+	}
+}
+
+// TestDenialBetweenCheckAndStart: whoever is denied while its stream begins is
+// refused too.
+func TestDenialBetweenCheckAndStart(t *testing.T) {
+	asked := 0
+	g := &Guard{Denied: func(string) (string, bool) { asked++; return "left", asked > 1 }}
+	err := g.Stream(nil, fakeStream{ctx: as(t, alice)}, &grpc.StreamServerInfo{FullMethod: mgrSvc + "WatchIntercepts"}, func(any, grpc.ServerStream) error {
+		t.Error("the handler ran")
+		return nil
+	})
+	if errs.Reason(err) != ReasonDenied {
+		t.Errorf("got %v", err)
+	}
+}

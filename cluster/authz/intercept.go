@@ -2,9 +2,13 @@ package authz
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
 	"slices"
-	"sync/atomic"
+	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -14,10 +18,30 @@ import (
 	"trivet/internal/pki"
 )
 
+// Reasons of refusals.
+const (
+	ReasonNoIdentity = pki.ReasonNoIdentity
+	// ReasonNoRule: the table has no row for the rpc.
+	ReasonNoRule = "NO_SUCH_RULE"
+	// ReasonRole: the caller's role is not in the rpc's row.
+	ReasonRole = "ROLE_NOT_ALLOWED"
+	// ReasonDenied: the caller is on the deny-list.
+	ReasonDenied = "IDENTITY_DENIED"
+	// ReasonEnrolOnly: the connection is for asking for certificates only.
+	ReasonEnrolOnly = "ENROLL_ONLY"
+)
+
+// Refusals that are logged per second, and at once. The rest is only counted:
+// callers can cause any number.
+const (
+	logRate  = 1
+	logBurst = 10
+)
+
 type callerKey struct{}
 
 // Caller returns the authenticated identity of the call; the zero ID outside
-// of one.
+// of one, and in a call of Enroll by somebody without a certificate.
 func Caller(ctx context.Context) pki.ID {
 	id, _ := ctx.Value(callerKey{}).(pki.ID)
 	return id
@@ -29,16 +53,29 @@ func WithCaller(ctx context.Context, id pki.ID) context.Context {
 	return context.WithValue(ctx, callerKey{}, id)
 }
 
-// Guard checks every call against the table.
+// Guard checks every call against the table. The zero value admits whom the
+// table names.
 type Guard struct {
 	// Denied, when set, says whether an identity is on the deny-list.
 	Denied func(uri string) (reason string, denied bool)
+	// Logger receives some of the refusals; nil: none.
+	Logger *slog.Logger
 
-	refused atomic.Uint64
+	refusals refusals
+	streams  streams
 }
 
 // Refused counts the calls that were refused.
-func (g *Guard) Refused() uint64 { return g.refused.Load() }
+func (g *Guard) Refused() uint64 {
+	var n uint64
+	for _, k := range g.refusals.all() {
+		n += k
+	}
+	return n
+}
+
+// RefusedBy counts them by reason.
+func (g *Guard) RefusedBy() map[string]uint64 { return g.refusals.all() }
 
 // Unary is the interceptor for unary rpcs.
 func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -56,7 +93,26 @@ func (g *Guard) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	if err != nil {
 		return errs.Status(err)
 	}
-	return errs.Status(next(srv, &callerStream{ss, WithCaller(ss.Context(), id)}))
+	ctx, cancel := context.WithCancelCause(WithCaller(ss.Context(), id))
+	defer cancel(nil)
+	defer g.streams.add(id.String(), cancel)()
+	// Again, now that End can find the stream: it may have come just before.
+	if err := g.denied(id); err != nil {
+		return errs.Status(g.refuse(id, info.FullMethod, err))
+	}
+	err = next(srv, &callerStream{ss, ctx})
+	var ended *errs.Error
+	if errors.As(context.Cause(ctx), &ended) && ended.Reason == ReasonDenied {
+		err = ended
+	}
+	return errs.Status(err)
+}
+
+// End ends the open streams of an identity that was put on the deny-list, and
+// returns how many there were. A stream whose handler waits for its peer alone
+// ends with its connection, not before.
+func (g *Guard) End(uri, reason string) int {
+	return g.streams.end(uri, deniedError(uri, reason))
 }
 
 type callerStream struct {
@@ -67,51 +123,85 @@ type callerStream struct {
 func (s *callerStream) Context() context.Context { return s.ctx }
 
 func (g *Guard) check(ctx context.Context, method string) (pki.ID, error) {
-	id, err := identify(ctx)
-	if err == nil {
+	state, err := connection(ctx)
+	if err != nil {
+		return pki.ID{}, g.refuse(pki.ID{}, method, err)
+	}
+	id, err := pki.PeerID(state)
+	switch {
+	case err != nil && state.NegotiatedProtocol == pki.ALPNEnroll && len(state.PeerCertificates) == 0:
+		id = pki.ID{}
+		if err = nil; method != enrollSvc+"Enroll" {
+			err = unauthenticated()
+		}
+	case err != nil:
+		err = errs.New(codes.Unauthenticated, ReasonNoIdentity, "read the caller's identity: %w", err)
+	case state.NegotiatedProtocol == pki.ALPNEnroll && method != enrollSvc+"Enroll" && method != enrollSvc+"Renew":
+		err = errs.New(codes.PermissionDenied, ReasonEnrolOnly, "over this connection one may only ask for a certificate, not call %s", method)
+	default:
 		err = g.allowed(id, method)
 	}
 	if err != nil {
-		g.refused.Add(1)
-		return pki.ID{}, err
+		return pki.ID{}, g.refuse(id, method, err)
 	}
 	return id, nil
 }
 
-func identify(ctx context.Context) (pki.ID, error) {
+// refuse counts a refusal and returns it.
+func (g *Guard) refuse(id pki.ID, method string, err error) error {
+	if g.refusals.add(errs.Reason(err)) && g.Logger != nil {
+		who := ""
+		if id != (pki.ID{}) {
+			who = id.String()
+		}
+		g.Logger.Warn("a call was refused", "identity", who, "rpc", method, "reason", errs.Reason(err))
+	}
+	return err
+}
+
+func connection(ctx context.Context) (tls.ConnectionState, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return pki.ID{}, unauthenticated()
+		return tls.ConnectionState{}, unauthenticated()
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok {
-		return pki.ID{}, unauthenticated()
+		return tls.ConnectionState{}, unauthenticated()
 	}
-	id, err := pki.PeerID(info.State)
-	if err != nil {
-		return pki.ID{}, errs.New(codes.Unauthenticated, "CERT_NO_IDENTITY", "read the caller's identity: %w", err)
-	}
-	return id, nil
+	return info.State, nil
 }
 
 func unauthenticated() error {
-	return errs.New(codes.Unauthenticated, "CERT_NO_IDENTITY", "the connection has no client certificate").
+	return errs.New(codes.Unauthenticated, ReasonNoIdentity, "the connection has no client certificate").
 		WithHint("use a context made by `trivet ca init` or `trivet login`")
 }
 
 func (g *Guard) allowed(id pki.ID, method string) error {
 	allowed, ok := Roles(method)
 	if !ok {
-		return errs.New(codes.PermissionDenied, "NO_SUCH_RULE", "no role may call %s", method)
+		return errs.New(codes.PermissionDenied, ReasonNoRule, "no role may call %s", method)
 	}
 	if !slices.Contains(allowed, id.Role) {
-		return errs.New(codes.PermissionDenied, "ROLE_NOT_ALLOWED", "role %s may not call %s", id.Role, method).
+		return errs.New(codes.PermissionDenied, ReasonRole, "role %s may not call %s", id.Role, method).
 			WithHint("use a certificate with one of the roles %v", allowed)
 	}
-	if g.Denied != nil {
-		if why, denied := g.Denied(id.String()); denied {
-			return errs.New(codes.PermissionDenied, "IDENTITY_DENIED", "%s is on the deny-list: %s", id, why)
-		}
+	return g.denied(id)
+}
+
+func (g *Guard) denied(id pki.ID) error {
+	if g.Denied == nil || id == (pki.ID{}) {
+		return nil
+	}
+	if why, denied := g.Denied(id.String()); denied {
+		return deniedError(id.String(), why)
 	}
 	return nil
 }
+
+func deniedError(uri, why string) *errs.Error {
+	return errs.New(codes.PermissionDenied, ReasonDenied, "%s is on the deny-list: %s", uri, why).
+		WithHint("ask an operator why; `trivet identity allow` takes it off the list")
+}
+
+// newLogLimiter bounds what is logged.
+func newLogLimiter() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Second/logRate), logBurst) }

@@ -7,6 +7,8 @@ const (
 	opSvc   = "/trivet.operator.v1.Operator/"
 	peerSvc = "/trivet.peer.v1.Peer/"
 	nodeSvc = "/trivet.node.v1.NodeControl/"
+
+	enrollSvc = "/trivet.operator.v1.Enrollment/"
 )
 
 func roles(r ...pki.Role) []pki.Role { return r }
@@ -122,6 +124,10 @@ var table = map[string][]pki.Role{
 	peerSvc + "Digests":          roles(pki.RoleServer),
 	peerSvc + "FetchState":       roles(pki.RoleServer),
 	peerSvc + "Restore":          roles(pki.RoleServer),
+
+	// Enroll is for those too who have no certificate, see Guard.
+	enrollSvc + "Enroll": anyone,
+	enrollSvc + "Renew":  anyone,
 
 	"/grpc.health.v1.Health/Check": anyone,
 	"/grpc.health.v1.Health/Watch": anyone,

@@ -8,14 +8,17 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"trivet/cluster"
+	"trivet/cluster/identity"
 	"trivet/internal/pki"
 	"trivet/internal/portmux"
+	"trivet/internal/seal"
 	operatorv1 "trivet/proto/trivet/operator/v1"
 	"trivet/proto/trivet/operator/v1/operatorsvc"
 )
@@ -26,8 +29,12 @@ const Wait = 30 * time.Second
 
 // Cluster is a running manager. Tests own it through the testing.TB they gave.
 type Cluster struct {
-	T       testing.TB
-	CA      *pki.CA
+	T  testing.TB
+	CA *pki.CA
+	// Keyring is the seal keys that the servers start with, Issuing the sealed
+	// issuing CA that they bring into the state.
+	Keyring *seal.Keyring
+	Issuing []byte
 	Dir     string
 	Servers []*Member
 	tune    func(*cluster.Config)
@@ -39,6 +46,8 @@ type Member struct {
 	// Server is nil while the member is down.
 	Server *cluster.Server
 	source *pki.Source
+	// later: it joins the first ones.
+	later bool
 }
 
 // Start starts n servers and waits for a leader. tune may change each server's
@@ -46,11 +55,18 @@ type Member struct {
 func Start(t testing.TB, n int, tune func(*cluster.Config)) *Cluster {
 	t.Helper()
 	dir := t.TempDir()
-	ca, err := pki.InitCA(filepath.Join(dir, "ca"), "test", time.Now())
+	// Old enough that certificates can have ended.
+	ca, err := pki.InitCA(filepath.Join(dir, "ca"), "test", time.Now().AddDate(0, -1, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &Cluster{T: t, CA: ca, Dir: dir, tune: tune}
+	if c.Keyring, err = seal.New(); err != nil {
+		t.Fatal(err)
+	}
+	if c.Issuing, err = identity.SealIssuing(c.Keyring, ca); err != nil {
+		t.Fatal(err)
+	}
 	listeners := make([]net.Listener, n)
 	for i := range n {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -73,23 +89,55 @@ func Start(t testing.TB, n int, tune func(*cluster.Config)) *Cluster {
 
 func (c *Cluster) start(m *Member, ln net.Listener) {
 	c.T.Helper()
+	s, err := cluster.Start(c.config(m, ln))
+	if err != nil {
+		c.T.Fatalf("start %s: %v", m.Name, err)
+	}
+	m.Server = s
+}
+
+// config makes a member's configuration; without a listener it listens at its
+// address.
+func (c *Cluster) config(m *Member, ln net.Listener) cluster.Config {
 	cfg := cluster.Config{
-		Name: m.Name, DataDir: m.DataDir, Listener: ln, Advertise: m.Address, Source: m.source,
+		Name: m.Name, DataDir: m.DataDir, Listener: ln, Listen: m.Address, Advertise: m.Address, Source: m.source,
+		Keyring: c.Keyring, Issuing: c.Issuing,
 		Logger: slog.New(slog.NewTextHandler(testWriter{c.T}, &slog.HandlerOptions{Level: slog.LevelWarn})).With("server", m.Name),
 		// The race detector and other packages' tests share two cores.
 		Multiplier: 2, DrainTimeout: time.Second, Version: "v0.0.0-test",
 	}
 	for _, p := range c.Servers {
-		cfg.Peers = append(cfg.Peers, cluster.Peer{Name: p.Name, Address: p.Address})
+		switch {
+		case !p.later && !m.later:
+			cfg.Peers = append(cfg.Peers, cluster.Peer{Name: p.Name, Address: p.Address})
+		case !p.later:
+			cfg.Join = append(cfg.Join, p.Address)
+		}
 	}
 	if c.tune != nil {
 		c.tune(&cfg)
 	}
-	s, err := cluster.Start(cfg)
+	return cfg
+}
+
+// Join starts a server that joins the running ones, and returns at once.
+func (c *Cluster) Join(name string) *Member {
+	c.T.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		c.T.Fatalf("start %s: %v", m.Name, err)
+		c.T.Fatal(err)
 	}
-	m.Server = s
+	m := &Member{
+		Name: name, Address: ln.Addr().String(), DataDir: c.T.TempDir(), source: c.Source(pki.RoleServer, name), later: true,
+	}
+	c.Servers = append(c.Servers, m)
+	c.start(m, ln)
+	return m
+}
+
+// Forget drops a stopped member from the list.
+func (c *Cluster) Forget(m *Member) {
+	c.Servers = slices.DeleteFunc(c.Servers, func(x *Member) bool { return x == m })
 }
 
 // Restart starts a member that was stopped, on its old data and address.
@@ -102,6 +150,20 @@ func (c *Cluster) Restart(m *Member) {
 		return err == nil
 	})
 	c.start(m, ln)
+}
+
+// TryRestart is Restart for a member that must not start: it returns the error,
+// or fails the test and stops the member.
+func (c *Cluster) TryRestart(m *Member) error {
+	c.T.Helper()
+	s, err := cluster.Start(c.config(m, nil))
+	if err == nil {
+		c.T.Errorf("%s started", m.Name)
+		if err := s.Close(); err != nil {
+			c.T.Errorf("stop %s: %v", m.Name, err)
+		}
+	}
+	return err
 }
 
 // Stop shuts a member down in order.
@@ -137,6 +199,11 @@ func (c *Cluster) Source(role pki.Role, name string) *pki.Source {
 func (c *Cluster) Leader() *Member {
 	c.T.Helper()
 	var leader *Member
+	defer func() {
+		if c.T.Failed() {
+			c.explain()
+		}
+	}()
 	Eventually(c.T, "a leader that all servers know", func() bool {
 		leader = nil
 		for _, m := range c.Servers {
@@ -153,6 +220,20 @@ func (c *Cluster) Leader() *Member {
 		return leader != nil
 	})
 	return leader
+}
+
+// explain logs what is wrong with the running members.
+func (c *Cluster) explain() {
+	for _, m := range c.Servers {
+		if m.Server == nil {
+			continue
+		}
+		for _, x := range m.Server.Checks() {
+			if x.Level == cluster.LevelCritical {
+				c.T.Logf("%s: %s: %s", m.Name, x.Name, x.Message)
+			}
+		}
+	}
 }
 
 // Followers lists the running members that do not lead.

@@ -1,15 +1,3 @@
-// Package deathwatch starts an election as soon as the leader's process is
-// known to be gone, instead of waiting for a timeout.
-//
-// Servers keep a connection to each other that carries nothing. When the one
-// to the leader ends and a redial is refused, the process is dead: a listening
-// socket lives exactly as long as it. A hang, a partition or a lost packet
-// does not look like that; those are left to Raft's timeouts.
-//
-// The election skips the pre-vote, so four things keep it from doing harm: the
-// refused redial, the rank (one survivor goes first, the next waits), that who
-// has voted for the first one stands back, and a limit of one election per
-// second and term.
 package deathwatch
 
 import (
@@ -18,13 +6,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
 )
 
 const (
+	// rankDelay is how long each survivor waits for the one before it.
 	rankDelay     = 100 * time.Millisecond
 	electionEvery = time.Second
 	redialTimeout = 200 * time.Millisecond
@@ -49,6 +37,8 @@ type Raft interface {
 	// VoteTerm is the term in which this server last gave its vote; one that is
 	// being given is waited for.
 	VoteTerm() uint64
+	// LastEntry is where this server's log ends.
+	LastEntry() (term, index uint64)
 	// ElectNow starts an election.
 	ElectNow() error
 }
@@ -59,8 +49,13 @@ type Config struct {
 	Self string
 	Raft Raft
 	// Dial opens a watch connection.
-	Dial   func(ctx context.Context, address string) (net.Conn, error)
-	Logger *slog.Logger
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Tell passes evidence to another server and returns its answer.
+	Tell func(ctx context.Context, to Server, e Evidence) (Evidence, error)
+	// MayLead is false while this server must not become the leader; nil: it
+	// always may.
+	MayLead func() bool
+	Logger  *slog.Logger
 }
 
 // Watch watches the other voters. Make it with New, feed it with Reconcile.
@@ -71,16 +66,18 @@ type Watch struct {
 
 	mu       sync.Mutex
 	watched  map[Server]context.CancelFunc
-	voters   []string
+	voters   []Server
+	cases    map[matter]*inquiry
 	lastElec time.Time
 	lastTerm uint64
 	started  uint64
+	lonely   uint64
 	wg       sync.WaitGroup
 }
 
 // New returns a watch of nobody.
 func New(cfg Config) *Watch {
-	return &Watch{cfg: cfg, refused: refused, watched: make(map[Server]context.CancelFunc)}
+	return &Watch{cfg: cfg, refused: refused, watched: make(map[Server]context.CancelFunc), cases: make(map[matter]*inquiry)}
 }
 
 // Reconcile makes the watch follow voters (itself included in the list). What
@@ -91,7 +88,7 @@ func (w *Watch) Reconcile(ctx context.Context, voters []Server) {
 	w.voters = w.voters[:0]
 	keep := make(map[Server]bool)
 	for _, v := range voters {
-		w.voters = append(w.voters, v.ID)
+		w.voters = append(w.voters, v)
 		if v.ID == w.cfg.Self {
 			continue
 		}
@@ -103,7 +100,6 @@ func (w *Watch) Reconcile(ctx context.Context, voters []Server) {
 			go w.follow(wctx, v)
 		}
 	}
-	slices.Sort(w.voters)
 	for v, cancel := range w.watched {
 		if !keep[v] {
 			cancel()
@@ -122,9 +118,17 @@ func (w *Watch) Elections() uint64 {
 	return w.started
 }
 
+// Lonely is how often this watch saw the leader's end and no majority agreed.
+func (w *Watch) Lonely() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lonely
+}
+
 func (w *Watch) follow(ctx context.Context, s Server) {
 	defer w.wg.Done()
 	delay := retryMin
+	boot := ""
 	for ctx.Err() == nil {
 		dctx, cancel := context.WithTimeout(ctx, dialTimeout)
 		conn, err := w.cfg.Dial(dctx, s.Address)
@@ -132,9 +136,9 @@ func (w *Watch) follow(ctx context.Context, s Server) {
 		if err == nil {
 			delay = retryMin
 			w.cfg.Logger.Debug("watching a server", "watched", s.ID)
-			w.hold(ctx, conn)
+			w.hold(ctx, conn, s, &boot)
 			if ctx.Err() == nil {
-				w.ended(ctx, s)
+				w.ended(ctx, s, false)
 			}
 		}
 		select {
@@ -145,41 +149,68 @@ func (w *Watch) follow(ctx context.Context, s Server) {
 	}
 }
 
-// hold returns when the connection has ended.
-func (w *Watch) hold(ctx context.Context, conn net.Conn) {
+// hold returns when the connection has ended. boot is the process that answered
+// last time.
+func (w *Watch) hold(ctx context.Context, conn net.Conn, s Server, boot *string) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	defer conn.Close()
-	// Nothing is ever sent; whatever ends the read ends the connection.
+	if g, ok := readGreeting(conn); ok {
+		switch {
+		case g.id != s.ID, *boot != "" && *boot != g.boot:
+			// The port is open, but it is another process that opened it.
+			w.ended(ctx, s, true)
+		default:
+			w.withdraw(s.ID)
+		}
+		if g.id == s.ID {
+			*boot = g.boot
+		}
+	}
+	// Nothing more is ever sent; whatever ends the read ends the connection.
 	_, _ = io.Copy(io.Discard, conn)
 }
 
 // ended decides whether the end of a connection is the end of the leader.
-func (w *Watch) ended(ctx context.Context, s Server) {
+// replaced: another process has its port.
+func (w *Watch) ended(ctx context.Context, s Server, replaced bool) {
 	term := w.cfg.Raft.Term()
 	leader, _ := w.cfg.Raft.Leader()
 	if leader != s.ID {
 		w.cfg.Logger.Debug("a watched server's connection ended; it does not lead", "watched", s.ID, "leader", leader)
 		return
 	}
-	if !w.refused(ctx, s.Address) {
+	if !replaced && !w.refused(ctx, s.Address) {
 		w.cfg.Logger.Debug("the leader's connection ended, but its port is open", "watched", s.ID)
 		return
 	}
-	if rank := w.rank(s.ID); rank > 0 {
+	rank, agreed := w.inquire(ctx, matter{s.ID, term})
+	if !agreed {
+		return
+	}
+	if rank > 0 {
 		select {
 		case <-time.After(time.Duration(rank) * rankDelay):
 		case <-ctx.Done():
 			return
 		}
 	}
-	if id, _ := w.cfg.Raft.Leader(); id != s.ID && id != "" {
+	w.elect(s.ID, term)
+}
+
+// elect starts an election unless somebody else's is under way or won.
+func (w *Watch) elect(dead string, term uint64) {
+	if w.cfg.MayLead != nil && !w.cfg.MayLead() {
+		w.cfg.Logger.Info("the leader's process is gone; the election is left to others", "leader", dead)
+		return
+	}
+	if id, _ := w.cfg.Raft.Leader(); id != dead && id != "" {
 		return
 	}
 	// An election that would take the vote of this one back would undo the
 	// victory of whoever was quicker, on slow disks regularly.
 	if vote := w.cfg.Raft.VoteTerm(); vote > term {
-		w.cfg.Logger.Debug("the leader's process is gone, another server has this one's vote already", "leader", s.ID, "term", vote)
+		w.cfg.Logger.Debug("the leader's process is gone, another server has this one's vote already", "leader", dead, "term", vote)
 		return
 	}
 	w.mu.Lock()
@@ -192,7 +223,7 @@ func (w *Watch) ended(ctx context.Context, s Server) {
 	w.lastElec, w.lastTerm = time.Now(), term
 	w.started++
 	w.mu.Unlock()
-	w.cfg.Logger.Info("the leader's process is gone, starting an election", "leader", s.ID)
+	w.cfg.Logger.Info("the leader's process is gone, starting an election", "leader", dead)
 	if err := w.cfg.Raft.ElectNow(); err != nil {
 		w.cfg.Logger.Warn("the election did not start", "err", err)
 	}
@@ -223,24 +254,28 @@ func refused(ctx context.Context, address string) bool {
 	}
 }
 
-// rank is this server's place among the voters without the dead one, by id.
-func (w *Watch) rank(dead string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	rank := 0
-	for _, id := range w.voters {
-		if id == w.cfg.Self {
-			return rank
-		}
-		if id != dead {
-			rank++
-		}
+// greeting says which process accepted a watch connection.
+type greeting struct{ id, boot string }
+
+// uuidLen is the length of a UUID as text.
+const uuidLen = 36
+
+// greetTimeout bounds the writing of a greeting.
+const greetTimeout = 2 * time.Second
+
+// readGreeting waits for the greeting; servers that send none are known by the
+// end of their connections alone.
+func readGreeting(conn net.Conn) (greeting, bool) {
+	var buf [2*uuidLen + 1]byte
+	if _, err := io.ReadFull(conn, buf[:]); err != nil || buf[2*uuidLen] != '\n' {
+		return greeting{}, false
 	}
-	return rank
+	return greeting{string(buf[:uuidLen]), string(buf[uuidLen : 2*uuidLen])}, true
 }
 
-// Accept holds watch connections from ln until they end or ln is closed.
-func Accept(ln net.Listener) {
+// Accept greets watch connections from ln with this server's id and boot id,
+// both UUIDs, and holds them until they end or ln is closed.
+func Accept(ln net.Listener, id, boot string) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	open := make(map[net.Conn]struct{})
@@ -255,6 +290,10 @@ func Accept(ln net.Listener) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
+			if conn.SetWriteDeadline(time.Now().Add(greetTimeout)) == nil {
+				// A peer that does not take it is gone; the read below says so.
+				_, _ = io.WriteString(conn, id+boot+"\n")
+			}
 			_, _ = io.Copy(io.Discard, conn)
 			conn.Close()
 			mu.Lock()

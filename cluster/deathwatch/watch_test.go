@@ -20,6 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // rig is a watch on a virtual clock whose servers the test plays.
 type rig struct {
 	*Watch
+	ctx    context.Context // ends with the bubble
 	mu     sync.Mutex
 	leader string
 	term   uint64
@@ -29,6 +30,11 @@ type rig struct {
 	dials  map[string]int
 	elects []time.Time
 	fails  error
+	// blind are the voters that have not seen the leader's end.
+	blind map[string]bool
+	// last is where the logs end, by voter; told counts what each was told.
+	last map[string]uint64
+	told map[string]int
 }
 
 var voters = []Server{{"a", "addr-a"}, {"b", "addr-b"}, {"c", "addr-c"}}
@@ -37,16 +43,18 @@ var voters = []Server{{"a", "addr-a"}, {"b", "addr-b"}, {"c", "addr-c"}}
 func inBubble(t *testing.T, self string, f func(t *testing.T, r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{leader: "a", alive: make(map[string]bool), conns: make(map[string][]net.Conn), dials: make(map[string]int)}
+		r.blind, r.last, r.told = make(map[string]bool), make(map[string]uint64), make(map[string]int)
 		for _, v := range voters {
 			r.alive[v.Address] = true
 		}
-		r.Watch = New(Config{Self: self, Raft: r, Dial: r.dial, Logger: slog.New(slog.DiscardHandler)})
+		r.Watch = New(Config{Self: self, Raft: r, Dial: r.dial, Tell: r.tell, Logger: slog.New(slog.DiscardHandler)})
 		r.refused = func(_ context.Context, address string) bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			return !r.alive[address]
 		}
 		ctx, cancel := context.WithCancel(t.Context())
+		r.ctx = ctx
 		r.Reconcile(ctx, voters)
 		synctest.Wait()
 		f(t, r)
@@ -71,6 +79,22 @@ func (r *rig) Leader() (id, address string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.leader, ""
+}
+
+func (r *rig) LastEntry() (term, index uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return 1, r.last[r.cfg.Self]
+}
+
+func (r *rig) tell(_ context.Context, to Server, e Evidence) (Evidence, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told[to.ID]++
+	if !r.alive[to.Address] {
+		return Evidence{}, errors.New("connection refused")
+	}
+	return Evidence{From: to.ID, Leader: e.Leader, Term: e.Term, Seen: !r.blind[to.ID], LastTerm: 1, LastIndex: r.last[to.ID]}, nil
 }
 
 func (r *rig) Term() uint64 {
@@ -325,13 +349,16 @@ func TestRealSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	accepted := make(chan struct{})
-	go func() { defer close(accepted); Accept(ln) }()
+	go func() { defer close(accepted); Accept(ln, idA, bootA) }()
 	address := ln.Addr().String()
 	elected := make(chan struct{}, 10)
 	w := New(Config{
 		Self: "b", Raft: electing(elected), Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		},
+		Tell: func(_ context.Context, to Server, e Evidence) (Evidence, error) {
+			return Evidence{From: to.ID, Leader: e.Leader, Term: e.Term, Seen: to.ID == "c"}, nil
 		},
 	})
 	if refused(ctx, address) {
@@ -347,7 +374,7 @@ func TestRealSockets(t *testing.T) {
 		}
 		return c, err
 	}
-	w.Reconcile(wctx, []Server{{"a", address}, {"b", "self"}})
+	w.Reconcile(wctx, []Server{{idA, address}, {"b", "self"}, {"c", "127.0.0.1:1"}})
 	<-watching
 	ln.Close()
 	select {
@@ -365,10 +392,11 @@ func TestRealSockets(t *testing.T) {
 
 type electing chan struct{}
 
-func (electing) Leader() (id, address string) { return "a", "" }
-func (electing) Term() uint64                 { return 1 }
-func (electing) VoteTerm() uint64             { return 1 }
-func (e electing) ElectNow() error            { e <- struct{}{}; return nil }
+func (electing) Leader() (id, address string)    { return idA, "" }
+func (electing) LastEntry() (term, index uint64) { return 1, 1 }
+func (electing) Term() uint64                    { return 1 }
+func (electing) VoteTerm() uint64                { return 1 }
+func (e electing) ElectNow() error               { e <- struct{}{}; return nil }
 
 // TestPortThatClosesLate: a process that is killed closes its descriptors one
 // by one, the connections before the listening socket in the worst case.
@@ -400,7 +428,7 @@ func TestAcceptEndsItsConnectionsWithTheListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
-	go func() { defer close(done); Accept(ln) }()
+	go func() { defer close(done); Accept(ln, idA, bootA) }()
 	var conns []net.Conn
 	for range 3 {
 		c, err := net.Dial("tcp", ln.Addr().String())
@@ -419,6 +447,9 @@ func TestAcceptEndsItsConnectionsWithTheListener(t *testing.T) {
 	<-done
 	for _, c := range conns[1:] {
 		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+		if g, ok := readGreeting(c); !ok || g != (greeting{idA, bootA}) {
+			t.Errorf("greeted by %v", g)
+		}
 		if _, err := c.Read(make([]byte, 1)); err == nil {
 			t.Error("a connection is still open")
 		} else if ne, ok := err.(net.Error); ok && ne.Timeout() {

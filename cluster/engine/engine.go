@@ -53,7 +53,23 @@ type Config struct {
 	Machine *fsm.Machine
 	// BootID distinguishes this process from its predecessors.
 	BootID string
-	Logger *slog.Logger
+	// Secrets hides what must not be replicated in clear; nil: nothing is.
+	Secrets Secrets
+	// Members lists the ids in the Raft configuration with the command versions
+	// that they said to know, 0 for those that were not heard; nil: the servers
+	// that have a row are all there are.
+	Members func() map[string]uint32
+	Logger  *slog.Logger
+}
+
+// Secrets knows what in a command is secret.
+type Secrets interface {
+	// Digest is a hash of a whole command that does not help to guess what is
+	// in it; equal on all servers. At least 16 bytes.
+	Digest(data []byte) []byte
+	// Seal replaces what is secret in cmd. Messages that cmd points to may be
+	// shared: they are replaced, not changed.
+	Seal(cmd *commandv1.Command)
 }
 
 // Engine writes and reads on behalf of handlers. Make it with New, end it with
@@ -67,15 +83,18 @@ type Engine struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	mu      sync.Mutex
-	changed chan struct{}
-	toucher Toucher
+	mu sync.Mutex
+	// epoch ends with the leader of the moment; guarded by mu.
+	epoch    context.Context
+	endEpoch context.CancelFunc
+	toucher  Toucher
 }
 
 // New starts the engine.
 func New(cfg Config) *Engine {
-	e := &Engine{cfg: cfg, changed: make(chan struct{})}
+	e := &Engine{cfg: cfg}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.epoch, e.endEpoch = context.WithCancel(context.Background())
 	e.writer = newWriter("server/" + cfg.Replica.ID() + "/" + cfg.BootID)
 	e.reads = newReadRounds(e)
 	e.touch = newTouchBatcher(e)
@@ -95,14 +114,15 @@ func (e *Engine) Close() {
 func (e *Engine) LeaderChanged() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	close(e.changed)
-	e.changed = make(chan struct{})
+	e.endEpoch()
+	e.epoch, e.endEpoch = context.WithCancel(context.Background())
 }
 
-func (e *Engine) leaderChange() <-chan struct{} {
+// leaderEpoch ends with the next change of leader.
+func (e *Engine) leaderEpoch() context.Context {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.changed
+	return e.epoch
 }
 
 // SetToucher sets where keepalives go while this server leads; nil when it
@@ -159,12 +179,13 @@ func atLeader[T any](ctx context.Context, e *Engine, local func(context.Context)
 	remote func(context.Context, peersvc.PeerClient) (T, error), retriable func(error) bool,
 ) (T, error) {
 	var zero T
-	deadline := time.NewTimer(holdWithoutLeader)
-	defer deadline.Stop()
+	// The first attempt mostly succeeds, so what the others need is made after
+	// it.
+	held := time.Now()
 	for {
-		changed := e.leaderChange()
+		epoch := e.leaderEpoch()
 		began := time.Now()
-		out, err := attempt(ctx, e, changed, local, remote)
+		out, err := attempt(ctx, e, epoch, local, remote)
 		if err == nil {
 			return out, nil
 		}
@@ -178,15 +199,16 @@ func atLeader[T any](ctx context.Context, e *Engine, local func(context.Context)
 		if time.Since(began) >= holdWithoutLeader {
 			// That long only a leader that worked on it can have taken, so the
 			// time without one begins now.
-			deadline.Reset(holdWithoutLeader)
+			held = time.Now()
 		}
-		pause := time.NewTimer(retryPause)
-		select {
-		case <-changed:
-		case <-pause.C:
-		case <-deadline.C:
-			pause.Stop()
+		left := holdWithoutLeader - time.Since(held)
+		if left <= 0 {
 			return zero, e.noLeader(err)
+		}
+		pause := time.NewTimer(min(retryPause, left))
+		select {
+		case <-epoch.Done():
+		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
 			return zero, ctx.Err()
@@ -195,14 +217,14 @@ func atLeader[T any](ctx context.Context, e *Engine, local func(context.Context)
 	}
 }
 
-// attempt asks the leader of this moment once. It ends when changed is closed:
-// a leader that hangs would never answer, while another one may be elected.
-func attempt[T any](ctx context.Context, e *Engine, changed <-chan struct{}, local func(context.Context) (T, error),
+// attempt asks the leader of this moment once. It ends with the epoch: a leader
+// that hangs would never answer, while another one may be elected.
+func attempt[T any](ctx context.Context, e *Engine, epoch context.Context, local func(context.Context) (T, error),
 	remote func(context.Context, peersvc.PeerClient) (T, error),
 ) (T, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer cancelOn(ctx, cancel, changed)()
+	defer context.AfterFunc(epoch, cancel)()
 	id, addr := e.cfg.Replica.Leader()
 	var zero T
 	switch {
@@ -216,20 +238,4 @@ func attempt[T any](ctx context.Context, e *Engine, changed <-chan struct{}, loc
 		return zero, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	return remote(ctx, client)
-}
-
-// cancelOn cancels when ch is closed; the returned function ends the wait and
-// returns once it has ended.
-func cancelOn(ctx context.Context, cancel context.CancelFunc, ch <-chan struct{}) (stop func()) {
-	done, gone := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(gone)
-		select {
-		case <-ch:
-			cancel()
-		case <-done:
-		case <-ctx.Done():
-		}
-	}()
-	return func() { close(done); <-gone }
 }

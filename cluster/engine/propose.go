@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"trivet/cluster/replica"
-	"trivet/fsm"
 	"trivet/internal/errs"
+	"trivet/internal/fault"
 	commandv1 "trivet/proto/trivet/command/v1"
 	peerv1 "trivet/proto/trivet/peer/v1"
 	"trivet/proto/trivet/peer/v1/peersvc"
@@ -39,13 +39,20 @@ type Request struct {
 // command has not taken effect and will not), and (reason UNKNOWN_OUTCOME) when
 // it had to give up after an attempt that may have taken effect.
 func (e *Engine) Propose(ctx context.Context, identity string, req *Request, cmd *commandv1.Command) (*commandv1.Result, error) {
-	cmd.Version = fsm.CommandVersion
+	if err := e.stampVersion(cmd); err != nil {
+		return nil, err
+	}
 	cmd.Identity = identity
-	digest, err := payloadDigest(cmd)
+	digest, err := e.payloadDigest(cmd)
 	if err != nil {
 		return nil, err
 	}
-	if req == nil {
+	if e.cfg.Secrets != nil && cmd.GetVersion() >= sealedVersion {
+		// After the digest: a command that is sent again is the same although
+		// another key may seal it by then.
+		e.cfg.Secrets.Seal(cmd)
+	}
+	if req == nil || fault.Planted(fault.DoubleApply) {
 		number, lowest, err := e.writer.begin(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("wait for a place among this server's writes: %w", err)
@@ -91,6 +98,9 @@ func (e *Engine) apply(ctx context.Context, cmds []*commandv1.Command) ([]*comma
 		return nil, transportError(err)
 	}
 	last := results[len(results)-1].GetRevision()
+	if e.Root().Revision() >= last {
+		return results, nil // the leader's own state always shows it already
+	}
 	wctx, cancel := context.WithTimeout(ctx, showWrite)
 	defer cancel()
 	if err := e.cfg.Replica.WaitRevision(wctx, last); err != nil {
@@ -103,16 +113,24 @@ func (e *Engine) apply(ctx context.Context, cmds []*commandv1.Command) ([]*comma
 // ProposeHere applies commands if this server leads and does not forward. It
 // serves the other servers' forwarded writes.
 func (e *Engine) ProposeHere(ctx context.Context, cmds []*commandv1.Command) ([]*commandv1.Result, error) {
+	if err := e.cap(cmds); err != nil {
+		return nil, err
+	}
 	res, err := e.cfg.Replica.Propose(ctx, cmds)
 	return res, transportError(err)
 }
 
 // payloadDigest covers the operation as it was sent, before any stamp.
-func payloadDigest(cmd *commandv1.Command) ([]byte, error) {
-	bare := &commandv1.Command{Version: cmd.GetVersion(), Op: cmd.GetOp()}
+func (e *Engine) payloadDigest(cmd *commandv1.Command) ([]byte, error) {
+	// The version is that of the moment and may be another when the command is
+	// sent again; older programs put 1 here.
+	bare := &commandv1.Command{Version: firstVersion, Op: cmd.GetOp()}
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare)
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
+	}
+	if e.cfg.Secrets != nil {
+		return e.cfg.Secrets.Digest(raw)[:digestBytes], nil
 	}
 	sum := sha256.Sum256(raw)
 	return sum[:digestBytes], nil

@@ -493,18 +493,18 @@ func TestFullWindowEndsWithTheContext(t *testing.T) {
 }
 
 func TestDigestIsOfTheOperationOnly(t *testing.T) {
-	a, err := payloadDigest(&commandv1.Command{Version: 1, Identity: "x", StampedId: "y", Op: put("k").GetOp()})
+	a, err := new(Engine).payloadDigest(&commandv1.Command{Version: 1, Identity: "x", StampedId: "y", Op: put("k").GetOp()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := payloadDigest(&commandv1.Command{Version: 1, Time: 5, ExpectedTerm: 3, Op: put("k").GetOp()})
+	b, err := new(Engine).payloadDigest(&commandv1.Command{Version: 1, Time: 5, ExpectedTerm: 3, Op: put("k").GetOp()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if string(a) != string(b) {
 		t.Error("stamps change the digest")
 	}
-	if c, _ := payloadDigest(&commandv1.Command{Version: 1, Op: put("other").GetOp()}); string(a) == string(c) {
+	if c, _ := new(Engine).payloadDigest(&commandv1.Command{Version: 1, Op: put("other").GetOp()}); string(a) == string(c) {
 		t.Error("another operation has the same digest")
 	}
 }

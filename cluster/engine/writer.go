@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"container/list"
 	"context"
 	"sync"
 )
@@ -13,35 +14,51 @@ const window = 1000
 type writer struct {
 	name string
 
-	mu      sync.Mutex
-	next    uint64
-	lowest  uint64
-	done    map[uint64]bool
-	advance chan struct{}
+	mu     sync.Mutex
+	next   uint64
+	lowest uint64
+	done   map[uint64]bool
+	// waiting are those that wait for a place, in the order of their coming.
+	waiting list.List
 }
 
 func newWriter(name string) *writer {
-	return &writer{name: name, next: 1, lowest: 1, done: make(map[uint64]bool), advance: make(chan struct{})}
+	return &writer{name: name, next: 1, lowest: 1, done: make(map[uint64]bool)}
 }
 
 // begin takes the next number, waiting while the window is full.
 func (w *writer) begin(ctx context.Context) (number, lowest uint64, err error) {
-	for {
-		w.mu.Lock()
-		if w.next < w.lowest+window {
-			number = w.next
-			w.next++
-			lowest = w.lowest
-			w.mu.Unlock()
-			return number, lowest, nil
-		}
-		ch := w.advance
+	w.mu.Lock()
+	for w.next >= w.lowest+window {
+		turn := make(chan struct{})
+		place := w.waiting.PushBack(turn)
 		w.mu.Unlock()
 		select {
-		case <-ch:
+		case <-turn:
+			w.mu.Lock()
 		case <-ctx.Done():
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			select {
+			case <-turn:
+				// It is the next one's now.
+				w.wake(1)
+			default:
+				w.waiting.Remove(place)
+			}
 			return 0, 0, ctx.Err()
 		}
+	}
+	defer w.mu.Unlock()
+	number = w.next
+	w.next++
+	return number, w.lowest, nil
+}
+
+// wake lets the first n go on; w.mu is held.
+func (w *writer) wake(n int) {
+	for ; n > 0 && w.waiting.Len() > 0; n-- {
+		close(w.waiting.Remove(w.waiting.Front()).(chan struct{}))
 	}
 }
 
@@ -50,14 +67,11 @@ func (w *writer) end(number uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done[number] = true
-	moved := false
+	moved := 0
 	for w.done[w.lowest] {
 		delete(w.done, w.lowest)
 		w.lowest++
-		moved = true
+		moved++
 	}
-	if moved {
-		close(w.advance)
-		w.advance = make(chan struct{})
-	}
+	w.wake(moved)
 }

@@ -93,10 +93,21 @@ func (c *meantConn) check() error {
 
 // addressBook gives Raft's transport the address of a server together with its
 // id.
-type addressBook struct{ raft atomic.Pointer[raft.Raft] }
+type addressBook struct {
+	raft atomic.Pointer[raft.Raft]
+	// silent: Raft calls nobody any more.
+	silent atomic.Bool
+}
+
+// Silence ends Raft's calls to other servers: this one was removed and must not
+// disturb them with elections.
+func (r *Replica) Silence() { r.book.silent.Store(true) }
 
 // ServerAddr implements raft.ServerAddressProvider.
 func (b *addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	if b.silent.Load() {
+		return "", errors.New("this server was removed from the cluster")
+	}
 	r := b.raft.Load()
 	if r == nil {
 		return "", errors.New("the replica is starting")

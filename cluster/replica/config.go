@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -48,6 +49,12 @@ type Config struct {
 	Machine *fsm.Machine
 	// Stream carries Raft's connections.
 	Stream raft.StreamLayer
+	// AskTerm asks another server for the newest term it knows; required for
+	// linearizable reads with more than one voter.
+	AskTerm AskTerm
+	// Cluster is the name of the cluster, recorded in the data directory; a
+	// directory of another one is refused. Empty: not looked at.
+	Cluster string
 	// Logger receives this package's and Raft's records.
 	Logger *slog.Logger
 
@@ -59,6 +66,9 @@ type Config struct {
 	// TrailingLogs is the number of entries kept behind a snapshot for slow
 	// followers; 0 means 10240.
 	TrailingLogs uint64
+	// WriteDeadline is how long a write to the log may take at multiplier 1
+	// before the process has to end; 0 means logstore.DefaultDeadline.
+	WriteDeadline time.Duration
 	// NoSync skips fsync. For benches only: an acknowledged write can be lost.
 	NoSync bool
 }
@@ -75,6 +85,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.TrailingLogs == 0 {
 		c.TrailingLogs = 10240
+	}
+	if c.AskTerm == nil {
+		c.AskTerm = func(context.Context, Voter) (uint64, error) { return 0, errors.New("there is no way to ask") }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -9,23 +10,21 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
-	"google.golang.org/protobuf/proto"
 
 	commandv1 "trivet/proto/trivet/command/v1"
 )
 
-// proposer packs what is queued into log entries: it takes what is there and
-// never waits for more, so a single writer pays nothing and a thousand share
-// the cost of a disk write.
+// proposer hands to Raft what its batcher packs, one entry after the other, and
+// gives the answers to those who wait.
 type proposer struct {
-	raft  applier
-	clock *stampClock
+	raft    applier
+	batcher *Batcher
 
-	queue    chan *proposal
-	bytes    atomic.Int64
-	inFlight chan struct{}
-	stop     chan struct{}
-	wg       sync.WaitGroup
+	// wake has a token when the batcher may have something: something was added
+	// or an entry has ended.
+	wake chan struct{}
+	stop chan struct{}
+	wg   sync.WaitGroup
 
 	entries  atomic.Uint64
 	commands atomic.Uint64
@@ -37,22 +36,12 @@ type applier interface {
 	Apply(entry []byte, enqueue time.Duration) raft.ApplyFuture
 }
 
-type proposal struct {
-	cmds []*commandv1.Command
-	size int
-	done chan struct{}
-
-	results []*commandv1.Result
-	err     error
-}
-
 func newProposer(r applier, clock *stampClock) *proposer {
 	p := &proposer{
-		raft:     r,
-		clock:    clock,
-		queue:    make(chan *proposal, queueCommands),
-		inFlight: make(chan struct{}, entriesInFlight),
-		stop:     make(chan struct{}),
+		raft:    r,
+		batcher: NewBatcher(clock.now, uuid.NewString),
+		wake:    make(chan struct{}, 1),
+		stop:    make(chan struct{}),
 	}
 	p.wg.Add(1)
 	go p.run()
@@ -61,44 +50,25 @@ func newProposer(r applier, clock *stampClock) *proposer {
 
 // close refuses what is queued and waits for what is in flight.
 func (p *proposer) close() {
+	p.batcher.Close()
 	close(p.stop)
 	p.wg.Wait()
 }
 
 // propose hands commands over and waits. The commands of one call stay
-// together and in order. The caller keeps cmds and may propose them again even
-// while an earlier attempt is under way: what is stamped is a copy.
+// together and in order. The caller keeps cmds, see Batcher.Add.
 func (p *proposer) propose(ctx context.Context, cmds []*commandv1.Command) ([]*commandv1.Result, error) {
 	if len(cmds) == 0 {
 		return nil, nil
 	}
-	pr := &proposal{cmds: make([]*commandv1.Command, len(cmds)), done: make(chan struct{})}
-	for i, c := range cmds {
-		pr.cmds[i] = stampable(c)
-		n := proto.Size(c)
-		if n > maxCommandBytes {
-			return nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, n, maxCommandBytes)
-		}
-		pr.size += n
-	}
-	if p.bytes.Add(int64(pr.size)) > queueBytes {
-		p.bytes.Add(-int64(pr.size))
+	pr, err := p.batcher.Add(cmds)
+	if errors.Is(err, ErrBusy) {
 		p.refused.Add(1)
-		return nil, ErrBusy
 	}
-	select {
-	case <-p.stop:
-		p.bytes.Add(-int64(pr.size))
-		return nil, ErrClosed
-	default:
+	if err != nil {
+		return nil, err
 	}
-	select {
-	case p.queue <- pr:
-	default:
-		p.bytes.Add(-int64(pr.size))
-		p.refused.Add(1)
-		return nil, ErrBusy
-	}
+	p.kick()
 	select {
 	case <-pr.done:
 		return pr.results, pr.err
@@ -114,116 +84,50 @@ func (p *proposer) propose(ctx context.Context, cmds []*commandv1.Command) ([]*c
 	}
 }
 
-// stampable copies what is around the operation; the operation itself is only
-// read.
-func stampable(c *commandv1.Command) *commandv1.Command {
-	return &commandv1.Command{
-		Version: c.GetVersion(), RequestId: c.GetRequestId(), Identity: c.GetIdentity(),
-		ExpectedTerm: c.GetExpectedTerm(), StampedId: c.GetStampedId(), Op: c.GetOp(),
+func (p *proposer) kick() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
 	}
 }
 
 func (p *proposer) run() {
 	defer p.wg.Done()
-	var held *proposal
 	for {
-		first := held
-		held = nil
-		if first == nil {
-			select {
-			case first = <-p.queue:
-			case <-p.stop:
-				p.refuseQueued()
-				return
-			}
-		}
 		select {
-		case p.inFlight <- struct{}{}:
+		case <-p.wake:
 		case <-p.stop:
-			p.finish([]*proposal{first}, nil, ErrClosed)
-			p.refuseQueued()
 			return
 		}
-		batch := []*proposal{first}
-		n, size := len(first.cmds), first.size
-	fill:
-		for {
-			select {
-			case next := <-p.queue:
-				if n+len(next.cmds) > entryCommands || size+next.size > entryBytes {
-					held = next
-					break fill
-				}
-				batch = append(batch, next)
-				n += len(next.cmds)
-				size += next.size
-			default:
-				break fill
-			}
+		for batch := p.batcher.Next(); batch != nil; batch = p.batcher.Next() {
+			p.submit(batch)
 		}
-		p.submit(batch, n)
 	}
 }
 
 // submit starts one entry. It runs on the proposer's goroutine so that entries
 // reach Raft in queue order; only the waiting is elsewhere.
-func (p *proposer) submit(batch []*proposal, n int) {
-	entry := &commandv1.Entry{Commands: make([]*commandv1.Command, 0, n)}
-	now := p.clock.now()
-	for _, pr := range batch {
-		for _, c := range pr.cmds {
-			c.Time = now
-			if c.StampedId == "" {
-				c.StampedId = uuid.NewString()
-			}
-			entry.Commands = append(entry.Commands, c)
-		}
-	}
-	data, err := proto.Marshal(entry)
-	if err != nil {
-		<-p.inFlight
-		p.finish(batch, nil, fmt.Errorf("encode entry: %w", err))
+func (p *proposer) submit(batch *Batch) {
+	p.entries.Add(1)
+	p.commands.Add(uint64(batch.Commands))
+	future := p.raft.Apply(batch.Data, time.Second)
+	if p.ackedEarly(batch) {
 		return
 	}
-	p.entries.Add(1)
-	p.commands.Add(uint64(n))
-	future := p.raft.Apply(data, time.Second)
 	p.wg.Add(1)
 	go func() {
 		defer p.wg.Done()
-		err := future.Error()
-		<-p.inFlight
-		if err != nil {
+		if err := future.Error(); err != nil {
 			p.finish(batch, nil, classify(err))
 			return
 		}
-		results, ok := future.Response().([]*commandv1.Result)
-		if !ok || len(results) != n {
-			p.finish(batch, nil, fmt.Errorf("%w: the state machine gave no results", ErrUnknownOutcome))
-			return
-		}
+		// What is of another type gives nil, which Finish recognises.
+		results, _ := future.Response().([]*commandv1.Result)
 		p.finish(batch, results, nil)
 	}()
 }
 
-func (p *proposer) finish(batch []*proposal, results []*commandv1.Result, err error) {
-	for _, pr := range batch {
-		if err == nil {
-			pr.results, results = results[:len(pr.cmds):len(pr.cmds)], results[len(pr.cmds):]
-		}
-		pr.err = err
-		p.bytes.Add(-int64(pr.size))
-		close(pr.done)
-	}
-}
-
-func (p *proposer) refuseQueued() {
-	for {
-		select {
-		case pr := <-p.queue:
-			p.finish([]*proposal{pr}, nil, ErrClosed)
-		default:
-			return
-		}
-	}
+func (p *proposer) finish(batch *Batch, results []*commandv1.Result, err error) {
+	p.batcher.Finish(batch, results, err)
+	p.kick()
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-
-	"github.com/hashicorp/raft"
 )
 
 // ReadRevision returns a revision such that a read at or past it is
@@ -19,7 +17,7 @@ func (r *Replica) ReadRevision(ctx context.Context) (uint64, error) {
 	}
 	index := r.raft.CommitIndex()
 	last := r.tracked.lastCommand(term)
-	if err := r.verifier.verify(ctx); err != nil {
+	if err := r.verifier.verify(ctx, term); err != nil {
 		return 0, err
 	}
 	// Raft's own term too, because the notification of a change takes a moment:
@@ -39,30 +37,40 @@ func (r *Replica) ReadRevision(ctx context.Context) (uint64, error) {
 // verifier coalesces quorum rounds: callers that arrive while one is under way
 // share the next one, which starts after they arrived.
 type verifier struct {
-	raft interface{ VerifyLeader() raft.Future }
+	confirm func(ctx context.Context, term uint64) error
 
 	mu      sync.Mutex
 	running bool
 	next    *round
 	wg      sync.WaitGroup
 	closed  bool
+	ctx     context.Context // of the rounds; ended by close
+	cancel  context.CancelFunc
 }
 
+// round is about the newest term that its callers lead in: a caller of an
+// earlier one has lost leadership in between and finds out afterwards.
 type round struct {
+	term uint64
 	done chan struct{}
 	err  error
 }
 
-func newVerifier(r interface{ VerifyLeader() raft.Future }) *verifier { return &verifier{raft: r} }
+func newVerifier(confirm func(ctx context.Context, term uint64) error) *verifier {
+	v := &verifier{confirm: confirm}
+	v.ctx, v.cancel = context.WithCancel(context.Background())
+	return v
+}
 
 func (v *verifier) close() {
 	v.mu.Lock()
 	v.closed = true
 	v.mu.Unlock()
+	v.cancel()
 	v.wg.Wait()
 }
 
-func (v *verifier) verify(ctx context.Context) error {
+func (v *verifier) verify(ctx context.Context, term uint64) error {
 	v.mu.Lock()
 	if v.closed {
 		v.mu.Unlock()
@@ -72,6 +80,7 @@ func (v *verifier) verify(ctx context.Context) error {
 		v.next = &round{done: make(chan struct{})}
 	}
 	mine := v.next
+	mine.term = max(mine.term, term)
 	if !v.running {
 		v.running = true
 		v.wg.Add(1)
@@ -98,7 +107,7 @@ func (v *verifier) run() {
 			return
 		}
 		v.mu.Unlock()
-		if err := v.raft.VerifyLeader().Error(); err != nil {
+		if err := v.confirm(v.ctx, cur.term); err != nil {
 			cur.err = fmt.Errorf("%w: %w", ErrNotLeader, err)
 		}
 		close(cur.done)

@@ -10,33 +10,30 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// scriptedVerifier answers rounds when the test says so.
-type scriptedVerifier struct {
+// scriptedRounds answers rounds when the test says so.
+type scriptedRounds struct {
 	mu     sync.Mutex
-	rounds []*scriptedFuture
+	rounds []chan error
 }
 
-func (v *scriptedVerifier) VerifyLeader() raft.Future {
+func (v *scriptedRounds) confirm(context.Context, uint64) error {
+	ch := make(chan error)
 	v.mu.Lock()
-	defer v.mu.Unlock()
-	f := &scriptedFuture{done: make(chan struct{})}
-	v.rounds = append(v.rounds, f)
-	return f
+	v.rounds = append(v.rounds, ch)
+	v.mu.Unlock()
+	return <-ch
 }
 
-func (v *scriptedVerifier) answer(i int, err error) {
-	v.rounds[i].err = err
-	close(v.rounds[i].done)
-}
+func (v *scriptedRounds) answer(i int, err error) { v.rounds[i] <- err }
 
 func TestReadersShareTheRoundThatStartsAfterThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := new(scriptedVerifier)
-		v := newVerifier(s)
+		s := new(scriptedRounds)
+		v := newVerifier(s.confirm)
 		defer v.close()
 		ask := func() <-chan error {
 			out := make(chan error, 1)
-			go func() { out <- v.verify(t.Context()) }()
+			go func() { out <- v.verify(t.Context(), 1) }()
 			synctest.Wait()
 			return out
 		}
@@ -75,11 +72,11 @@ func TestReadersShareTheRoundThatStartsAfterThem(t *testing.T) {
 
 func TestVerifyEndsWithItsContextAndCloseWaitsForTheRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := new(scriptedVerifier)
-		v := newVerifier(s)
+		s := new(scriptedRounds)
+		v := newVerifier(s.confirm)
 		ctx, cancel := context.WithCancel(t.Context())
 		out := make(chan error, 1)
-		go func() { out <- v.verify(ctx) }()
+		go func() { out <- v.verify(ctx, 1) }()
 		synctest.Wait()
 		cancel()
 		if err := <-out; !errors.Is(err, context.Canceled) {
@@ -93,7 +90,7 @@ func TestVerifyEndsWithItsContextAndCloseWaitsForTheRound(t *testing.T) {
 			t.Error("close left the round behind")
 		default:
 		}
-		if err := v.verify(t.Context()); !errors.Is(err, ErrClosed) {
+		if err := v.verify(t.Context(), 1); !errors.Is(err, ErrClosed) {
 			t.Errorf("after close: %v, want ErrClosed", err)
 		}
 		s.answer(0, nil)

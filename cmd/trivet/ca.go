@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -9,13 +11,14 @@ import (
 
 	"trivet/cmd/trivet/bundles"
 	"trivet/internal/errs"
+	"trivet/internal/pki"
 )
 
 // defaultLeafTTL of `ca init`: offline bundles are not renewed by themselves.
 const defaultLeafTTL = 90 * 24 * time.Hour
 
 func newCACmd(app *App) *cobra.Command {
-	cmd := &cobra.Command{Use: "ca", Short: "Make a cluster's certificates"}
+	cmd := &cobra.Command{Use: "ca", Short: "Make a cluster's certificates, and renew what signs them"}
 	o := bundles.Options{}
 	init := &cobra.Command{
 		Use:   "init --dir DIR --cluster NAME --server-name NAME…",
@@ -47,6 +50,22 @@ func newCACmd(app *App) *cobra.Command {
 	f.StringArrayVar(&o.Clients, "client-name", nil, "name of a client (repeatable)")
 	f.StringArrayVar(&o.Operators, "operator-name", nil, "name of an operator (repeatable)")
 	f.DurationVar(&o.TTL, "ttl", defaultLeafTTL, "how long the certificates are valid")
-	cmd.AddCommand(init)
+	cmd.AddCommand(init, newCAShowCmd(app), newCARotateCmd(app))
 	return cmd
+}
+
+// caDir is where the CA is below what was given to ca init as --dir; the CA's
+// own directory does as well.
+func caDir(dir string) string {
+	below := filepath.Join(dir, bundles.CADir)
+	if info, err := os.Stat(below); err == nil && info.IsDir() {
+		return below
+	}
+	return dir
+}
+
+// bundleThere tells whether there is a bundle, whole or not, in dir.
+func bundleThere(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, pki.ChainFile))
+	return err == nil
 }

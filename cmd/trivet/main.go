@@ -10,6 +10,7 @@ import (
 // cluster. One that has the name of a noun (node) adds to it.
 var extraCommands = []func(*App) *cobra.Command{
 	newServerCmd, newNodeCmd, newCACmd, newDevCmd, newDemoCmd, newSampleCmd, newConfigCmd,
+	newTokenCmd, newLoginCmd, newIdentityCmd,
 }
 
 func main() {

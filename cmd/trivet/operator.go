@@ -12,7 +12,7 @@ func newOperatorCmd(a *App) *cobra.Command {
 	raft := group(&cobra.Command{Use: "raft", Short: "The servers as replicas"})
 	raft.AddCommand(newListPeersCmd(a), newAddPeerCmd(a), newRemovePeerCmd(a), newTransferCmd(a), newRaftInfoCmd(a))
 	snapshot := group(&cobra.Command{Use: "snapshot", Short: "The whole state as a file"})
-	snapshot.AddCommand(newSnapshotSaveCmd(a), newSnapshotRestoreCmd(a))
+	snapshot.AddCommand(newSnapshotSaveCmd(a), newSnapshotRestoreCmd(a), newSnapshotInspectCmd(a))
 	limits := group(&cobra.Command{Use: "limits", Short: "What one identity, and the cluster, may hold in the state"})
 	limits.AddCommand(newLimitsGetCmd(a), newLimitsSetCmd(a))
 	operator.AddCommand(raft, snapshot, limits, newDigestCmd(a), newBundleCmd(a), newProfileCmd(a))

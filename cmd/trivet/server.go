@@ -19,7 +19,7 @@ const recentLog = 4 << 20
 
 func newServerCmd(app *App) *cobra.Command {
 	cmd := &cobra.Command{Use: "server", Short: "Run a server of the manager"}
-	var path string
+	var path, token string
 	var noDeathWatch, noSync bool
 	run := &cobra.Command{
 		Use:   "run --config FILE",
@@ -34,6 +34,12 @@ func newServerCmd(app *App) *cobra.Command {
 			}
 			logger, err := newLogger(app.Err, f.Log.Level, f.Log.Format)
 			if err != nil {
+				return err
+			}
+			if token != "" {
+				f.Token = token
+			}
+			if err := app.enrolFirst(cmd.Context(), f.Bundle, f.enrolment()); err != nil {
 				return err
 			}
 			cfg, err := f.config(path)
@@ -52,6 +58,7 @@ func newServerCmd(app *App) *cobra.Command {
 		},
 	}
 	run.Flags().StringVar(&path, "config", "", "configuration file")
+	run.Flags().StringVar(&token, "token", "", "`token` for the first certificate; @FILE reads it from a file, - from standard input")
 	run.Flags().BoolVar(&noDeathWatch, "no-death-watch", false, "leave failover to Raft's timeouts")
 	run.Flags().BoolVar(&noSync, "no-sync", false, "do not sync the log to disk (benches only)")
 	_ = run.Flags().MarkHidden("no-death-watch")

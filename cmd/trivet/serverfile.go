@@ -9,6 +9,7 @@ import (
 	"trivet/cluster"
 	"trivet/cluster/limits"
 	"trivet/internal/config"
+	"trivet/internal/enroll"
 	"trivet/internal/errs"
 	"trivet/internal/pki"
 )
@@ -25,6 +26,8 @@ type serverFile struct {
 	Advertise      string          `json:"advertise" doc:"address of the main port as other servers dial it, host:port"`
 	Admin          string          `json:"admin" doc:"address of health and metrics; empty turns them off"`
 	Peers          []serverPeer    `json:"peers" doc:"the first servers of the cluster, this one included; the same list on each"`
+	Join           []string        `json:"join" doc:"addresses of servers of a cluster that exists already, for a server that joins it; instead of peers"`
+	Token          string          `json:"token" doc:"token for the first certificate if bundle has none; @FILE reads it from a file"`
 	RaftMultiplier int             `json:"raftMultiplier" doc:"scales all Raft timeouts, 1 to 10"`
 	Snapshot       serverSnapshot  `json:"snapshot" doc:"when the log is compacted"`
 	DrainTimeout   config.Duration `json:"drainTimeout" doc:"bound of the wait for streams at shutdown"`
@@ -81,6 +84,7 @@ func (f *serverFile) config(path string) (cluster.Config, error) {
 		TrailingLogs: f.Snapshot.TrailingLogs, DrainTimeout: f.DrainTimeout.Duration(), Version: Version(), Describe: f.describe,
 		Quotas: f.Limits,
 	}
+	cfg.Join = f.Join
 	for _, p := range f.Peers {
 		cfg.Peers = append(cfg.Peers, cluster.Peer{Name: p.Name, Address: p.Address})
 	}
@@ -91,9 +95,22 @@ func (f *serverFile) config(path string) (cluster.Config, error) {
 	return cfg, nil
 }
 
-// describe is the configuration for a support bundle.
+// enrolment is the request for the first certificate.
+func (f *serverFile) enrolment() enroll.Request {
+	servers := f.Join
+	for _, p := range f.Peers {
+		if p.Name != f.Name {
+			servers = append(servers, p.Address)
+		}
+	}
+	return enroll.Request{Token: f.Token, Role: pki.RoleServer, Name: f.Name, Servers: servers}
+}
+
+// describe is the configuration for a support bundle, without the token.
 func (f *serverFile) describe() []byte {
-	out, err := yaml.Marshal(f)
+	bare := *f
+	bare.Token = ""
+	out, err := yaml.Marshal(&bare)
 	if err != nil {
 		return []byte(err.Error())
 	}

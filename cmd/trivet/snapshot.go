@@ -4,11 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 
+	"trivet/cluster/archive"
+	"trivet/internal/errs"
 	"trivet/internal/render"
 	operatorv1 "trivet/proto/trivet/operator/v1"
 )
@@ -107,6 +113,46 @@ before are refused by nodes afterwards; sessions get a full period.`,
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "replace everything that the cluster holds")
 	return cmd
+}
+
+// rowsView is the number of rows of one table.
+type rowsView struct {
+	Table string `json:"table"`
+	Rows  int    `json:"rows"`
+}
+
+func newSnapshotInspectCmd(a *App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "inspect FILE",
+		Short: "Check a snapshot as a whole and say what is in it; needs no server",
+		Args:  oneArg("the FILE of a snapshot"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return fmt.Errorf("read the snapshot: %w", err)
+			}
+			defer f.Close()
+			s, err := archive.Open(f)
+			if err != nil {
+				return errs.New(codes.DataLoss, "SNAPSHOT_DAMAGED", "%s: %w", args[0], err).WithHint("use another snapshot")
+			}
+			m := s.Meta
+			p := a.Printer()
+			if p.Format.Structured() {
+				return render.Object(p, m, nil)
+			}
+			var rows []rowsView
+			for _, t := range slices.Sorted(maps.Keys(m.Rows)) {
+				rows = append(rows, rowsView{t, m.Rows[t]})
+			}
+			p.Notef("cluster %s at revision %d, saved by %s (%s) at %s, %s, restore epoch %d", m.ClusterID, m.Revision, render.Clean(m.Server),
+				render.Clean(m.Version), m.CreatedAt.UTC().Format(time.RFC3339), render.Bytes(uint64(m.StateBytes)), m.RestoreEpoch)
+			return render.List(p, rows, 0, "tables", []render.Column[rowsView]{
+				{Name: "TABLE", Value: func(v rowsView) string { return v.Table }},
+				{Name: "ROWS", Value: func(v rowsView) string { return strconv.Itoa(v.Rows) }},
+			})
+		},
+	}
 }
 
 // receiver makes a reader of a stream's messages.

@@ -73,8 +73,8 @@ func TestDoctorFindsAServerThatIsGone(t *testing.T) {
 	}
 }
 
-// archive lists the files of a .tar.gz.
-func archive(t *testing.T, path string) map[string]string {
+// unpack lists the files of a .tar.gz.
+func unpack(t *testing.T, path string) map[string]string {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -115,7 +115,7 @@ func TestBundleHoldsEveryServersFiles(t *testing.T) {
 	if _, errOut, code := r.run("operator", "bundle", "--file", path, "--context", "shop-operator"); code != 0 {
 		t.Fatalf("exit %d: %s", code, errOut)
 	}
-	got := archive(t, path)
+	got := unpack(t, path)
 	var names []string
 	for name := range got {
 		names = append(names, name)
@@ -145,7 +145,7 @@ func TestBundleRefusesNamesThatLeadElsewhere(t *testing.T) {
 		if code != 0 || !strings.Contains(errOut, "sent a file named") {
 			t.Fatalf("%q: exit %d, %s", name, code, errOut)
 		}
-		for file := range archive(t, path) {
+		for file := range unpack(t, path) {
 			if strings.Contains(file, "evil") || strings.Contains(file, "..") {
 				t.Errorf("%q came in as %q", name, file)
 			}

@@ -4,6 +4,8 @@ import (
 	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -37,6 +39,7 @@ type Bundle struct {
 	NotBefore, NotAfter time.Time
 
 	dir     string // empty: not on disk
+	warning string
 	rootPEM []byte
 	keyPEM  []byte
 	chain   []*x509.Certificate
@@ -107,7 +110,8 @@ func tlsCertificate(chain []*x509.Certificate, key *ecdsa.PrivateKey) tls.Certif
 	return c
 }
 
-// LoadBundle reads the bundle in dir and checks it as ParseBundle does.
+// LoadBundle reads the bundle in dir and checks it as ParseBundle does. A
+// replacement that a crash cut short is completed.
 func LoadBundle(dir string) (*Bundle, error) {
 	data := map[string][]byte{}
 	for _, name := range []string{RootFile, ChainFile, KeyFile} {
@@ -117,7 +121,24 @@ func LoadBundle(dir string) (*Bundle, error) {
 		}
 		data[name] = b
 	}
-	return parseBundle(data[RootFile], data[ChainFile], data[KeyFile], dir)
+	b, err := parseBundle(data[RootFile], data[ChainFile], data[KeyFile], dir)
+	if errs.Reason(err) == ReasonKeyMismatch {
+		b, err = completeReplace(dir, data[RootFile], data[ChainFile], err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.warning = keyWarning(filepath.Join(dir, KeyFile))
+	return b, nil
+}
+
+// keyWarning says that others than the owner may read a private key.
+func keyWarning(path string) string {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm()&0o077 == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s has mode %04o: others may read the private key in it; run: chmod 600 %s", path, info.Mode().Perm(), path)
 }
 
 // Write writes the bundle to dir, which it makes if need be. It refuses to
@@ -146,10 +167,17 @@ func (b *Bundle) ValidAt(now time.Time) error {
 }
 
 // RenewAt is when the holder should ask for the next certificate: a third of
-// the lifetime is left then.
+// the lifetime is left then, or of that of the certificate which it would get,
+// if that is shorter: one that was issued for a year is not given up early for
+// one of a day.
 func (b *Bundle) RenewAt() time.Time {
-	return b.NotAfter.Add(-b.NotAfter.Sub(b.NotBefore) / 3)
+	lifetime := min(b.NotAfter.Sub(b.NotBefore), DefaultTTL(b.ID.Role)+Skew)
+	return b.NotAfter.Add(-lifetime / 3)
 }
+
+// Warning is a remark about the files of the bundle that whoever runs the
+// process should see, or "".
+func (b *Bundle) Warning() string { return b.warning }
 
 // Leaf returns the leaf certificate; read only.
 func (b *Bundle) Leaf() *x509.Certificate { return b.chain[0] }

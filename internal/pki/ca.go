@@ -73,9 +73,7 @@ func InitCA(dir, cluster string, now time.Time) (*CA, error) {
 	if err != nil {
 		return nil, err
 	}
-	issuingTmpl := caTemplate(cluster, "trivet issuing CA", now, IssuingTTL)
-	issuingTmpl.MaxPathLenZero = true
-	issuing, err := sign(issuingTmpl, root, &issuingKey.PublicKey, rootKey)
+	issuing, err := newIssuing(cluster, root, rootKey, &issuingKey.PublicKey, now)
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +95,22 @@ func InitCA(dir, cluster string, now time.Time) (*CA, error) {
 		return nil, err
 	}
 	return &CA{Cluster: cluster, root: root, issuing: issuing, issuingKey: issuingKey}, nil
+}
+
+// newIssuing makes the certificate of an issuing CA. It never outlives its
+// root.
+func newIssuing(
+	cluster string, root *x509.Certificate, rootKey *ecdsa.PrivateKey, pub *ecdsa.PublicKey, now time.Time,
+) (*x509.Certificate, error) {
+	tmpl := caTemplate(cluster, "trivet issuing CA", now, IssuingTTL)
+	tmpl.MaxPathLenZero = true
+	if err := checkDates(root, now, "the root", "make a new cluster's CA: trivet ca init"); err != nil {
+		return nil, err
+	}
+	if tmpl.NotAfter.After(root.NotAfter) {
+		tmpl.NotAfter = root.NotAfter
+	}
+	return sign(tmpl, root, pub, rootKey)
 }
 
 // LoadCA reads the CA in dir. It does not need the root key. Dates are checked
@@ -129,6 +143,15 @@ func LoadCA(dir string) (*CA, error) {
 	key, err := parseKey(data, filepath.Join(dir, caIssuingKey))
 	if err != nil {
 		return nil, withHint(err, caMissingHint)
+	}
+	if !keyFits(issuing, key) {
+		// CommitIssuing was cut short: the key is the next one's already.
+		if next, err := one(caNextCert); err == nil && keyFits(next, key) {
+			if err := CommitIssuing(dir); err != nil {
+				return nil, err
+			}
+			issuing = next
+		}
 	}
 	if !keyFits(issuing, key) {
 		return nil, errs.New(codes.FailedPrecondition, ReasonKeyMismatch,

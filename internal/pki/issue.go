@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -68,6 +69,30 @@ func (ca *CA) Issue(t Template, now time.Time) (*Bundle, error) {
 // returns leaf and issuing CA as PEM. The request proves possession of the key
 // and nothing more: names in it are ignored, t alone says who it is for.
 func (ca *CA) SignCSR(csrPEM []byte, t Template, now time.Time) ([]byte, error) {
+	pub, err := parseCSR(csrPEM)
+	if err != nil {
+		return nil, err
+	}
+	return ca.sign(t, pub, now)
+}
+
+// CSRKeyDigest checks a PEM request as SignCSR does and returns the SHA-256 of
+// the public key in it, by which two requests of one key are known.
+func CSRKeyDigest(csrPEM []byte) ([]byte, error) {
+	pub, err := parseCSR(csrPEM)
+	if err != nil {
+		return nil, err
+	}
+	der, err := x509.MarshalPKIXPublicKey(pub)
+	if err != nil {
+		return nil, unusable("encode public key: %w", err)
+	}
+	sum := sha256.Sum256(der)
+	return sum[:], nil
+}
+
+// parseCSR returns the key that a request is for and proves to have.
+func parseCSR(csrPEM []byte) (*ecdsa.PublicKey, error) {
 	badCSR := func(format string, args ...any) error {
 		return errs.New(codes.InvalidArgument, ReasonInvalid, format, args...).
 			WithHint("send a PEM certificate request for an ECDSA P-256 key")
@@ -90,7 +115,7 @@ func (ca *CA) SignCSR(csrPEM []byte, t Template, now time.Time) ([]byte, error) 
 	if !ok || pub.Curve != elliptic.P256() {
 		return nil, badCSR("certificate request is not for an ECDSA P-256 key")
 	}
-	return ca.sign(t, pub, now)
+	return pub, nil
 }
 
 // NewCSR makes a key and a request for it, both PEM. Keep the key; with it and
@@ -100,15 +125,20 @@ func NewCSR() (csrPEM, keyPEM []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		return nil, nil, unusable("make certificate request: %w", err)
-	}
-	keyPEM, err = encodeKey(key)
-	if err != nil {
+	if keyPEM, err = encodeKey(key); err != nil {
 		return nil, nil, err
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: pemCSR, Bytes: der}), keyPEM, nil
+	csrPEM, err = requestFor(key)
+	return csrPEM, keyPEM, err
+}
+
+// requestFor makes a PEM request for a key.
+func requestFor(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return nil, unusable("make certificate request: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemCSR, Bytes: der}), nil
 }
 
 func (ca *CA) sign(t Template, pub *ecdsa.PublicKey, now time.Time) ([]byte, error) {

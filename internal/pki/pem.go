@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/x509"
 	"encoding/pem"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -81,4 +82,13 @@ func parseKey(data []byte, what string) (*ecdsa.PrivateKey, error) {
 func keyFits(cert *x509.Certificate, key *ecdsa.PrivateKey) bool {
 	pub, ok := cert.PublicKey.(*ecdsa.PublicKey)
 	return ok && pub.Equal(&key.PublicKey)
+}
+
+// ChainEnd is when the first certificate of a PEM chain ends.
+func ChainEnd(chainPEM []byte) (time.Time, error) {
+	certs, err := parseCerts(chainPEM, "the chain")
+	if err != nil {
+		return time.Time{}, err
+	}
+	return certs[0].NotAfter, nil
 }

@@ -43,6 +43,8 @@ const (
 	ReasonFilesExist = "CERT_FILES_EXIST"
 	// ReasonFilesMissing: a file of a bundle or a CA is not there.
 	ReasonFilesMissing = "CERT_FILES_MISSING"
+	// ReasonNotStored: a certificate was renewed but could not be written.
+	ReasonNotStored = "CERT_NOT_STORED"
 	// ReasonProtocol: the ends share no protocol, or the peer speaks no TLS.
 	ReasonProtocol = "TLS_PROTOCOL_MISMATCH"
 )

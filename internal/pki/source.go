@@ -89,3 +89,6 @@ func (s *Source) Set(b *Bundle) error {
 	s.cur.Store(b)
 	return nil
 }
+
+// Now is the time by the clock of the source.
+func (s *Source) Now() time.Time { return s.now() }

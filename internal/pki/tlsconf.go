@@ -22,6 +22,15 @@ type Policy struct {
 	// checks: a deny-list, or "the node I meant to dial". An [errs.Error] is
 	// passed on as it is. It runs inside the handshake and must not block.
 	Names func(ID) error
+	// NamesFor replaces Names when the protocol that is its key was negotiated.
+	NamesFor map[string]func(ID) error
+}
+
+func (p Policy) namesFor(alpn string) func(ID) error {
+	if names, ok := p.NamesFor[alpn]; ok {
+		return names
+	}
+	return p.Names
 }
 
 func (p Policy) rolesFor(alpn string) []Role {
@@ -39,6 +48,9 @@ func (p Policy) rolesFor(alpn string) []Role {
 // an alert that tells expired from unknown CA; VerifyConnection then repeats
 // the chain with the rest of the checks, because crypto/tls alone would let a
 // resumed session live on after its certificate or root is gone.
+//
+// With ALPNEnroll among the protocols, peers that ask for it are let in without
+// a certificate, or with one that ended lately: see [ALPNEnroll].
 func ServerConfig(src *Source, p Policy) *tls.Config {
 	build := func(b *Bundle) *tls.Config {
 		return &tls.Config{
@@ -75,6 +87,9 @@ func ServerConfig(src *Source, p Policy) *tls.Config {
 			cache.Store(c)
 		}
 		return c.conf, nil
+	}
+	if slices.Contains(p.ALPN, ALPNEnroll) {
+		conf.GetConfigForClient = divertEnroll(src, conf.GetConfigForClient)
 	}
 	return conf
 }

@@ -92,10 +92,11 @@ func verifyPeer(cs tls.ConnectionState, b *Bundle, p Policy, usage x509.ExtKeyUs
 			"%s has role %s, which may not be here", owner(leaf), id.Role).
 			WithHint("accepted here: %s", joinRoles(roles))
 	}
-	if p.Names == nil {
+	names := p.namesFor(cs.NegotiatedProtocol)
+	if names == nil {
 		return nil
 	}
-	if err := p.Names(id); err != nil {
+	if err := names(id); err != nil {
 		var typed *errs.Error
 		if errors.As(err, &typed) {
 			return err

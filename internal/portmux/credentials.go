@@ -21,18 +21,21 @@ var info = credentials.ProtocolInfo{SecurityProtocol: "tls"}
 // Mux.ALPN("h2"). The handshake is done there already; this tells gRPC its
 // outcome: handlers find credentials.TLSInfo in the peer of a call. A
 // connection that came another way is refused. It cannot dial.
-func Credentials() credentials.TransportCredentials { return serverCreds{} }
+func Credentials() credentials.TransportCredentials { return CredentialsFor(alpnH2) }
 
-type serverCreds struct{}
+// CredentialsFor is Credentials for gRPC under another ALPN name.
+func CredentialsFor(alpn string) credentials.TransportCredentials { return serverCreds{alpn} }
 
-func (serverCreds) ServerHandshake(nc net.Conn) (net.Conn, credentials.AuthInfo, error) {
+type serverCreds struct{ alpn string }
+
+func (s serverCreds) ServerHandshake(nc net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	tc, ok := nc.(*tls.Conn)
 	if !ok {
 		return nil, nil, fmt.Errorf("take over connection from %s: a %T has not been through the mux", nc.RemoteAddr(), nc)
 	}
 	state := tc.ConnectionState()
-	if !state.HandshakeComplete || state.NegotiatedProtocol != alpnH2 {
-		return nil, nil, fmt.Errorf("take over connection from %s: no finished handshake for %s", nc.RemoteAddr(), alpnH2)
+	if !state.HandshakeComplete || state.NegotiatedProtocol != s.alpn {
+		return nil, nil, fmt.Errorf("take over connection from %s: no finished handshake for %s", nc.RemoteAddr(), s.alpn)
 	}
 	return tc, tlsInfo(state), nil
 }
@@ -53,15 +56,21 @@ func (serverCreds) OverrideServerName(string) error           { return nil }
 // client learns that the server refused its certificate. An error with a
 // GRPCStatus method ends waiting calls with that status.
 func ClientCredentials(conf *tls.Config, explain func(error) error) credentials.TransportCredentials {
+	return ClientCredentialsFor(alpnH2, conf, explain)
+}
+
+// ClientCredentialsFor is ClientCredentials for gRPC under another ALPN name.
+func ClientCredentialsFor(alpn string, conf *tls.Config, explain func(error) error) credentials.TransportCredentials {
 	conf = conf.Clone()
-	conf.NextProtos = []string{alpnH2}
+	conf.NextProtos = []string{alpn}
 	if explain == nil {
 		explain = func(err error) error { return err }
 	}
-	return &clientCreds{conf: conf, explain: explain}
+	return &clientCreds{alpn: alpn, conf: conf, explain: explain}
 }
 
 type clientCreds struct {
+	alpn    string
 	conf    *tls.Config
 	explain func(error) error
 }
@@ -75,9 +84,9 @@ func (c *clientCreds) ClientHandshake(
 		return nil, nil, c.explain(err)
 	}
 	state := tc.ConnectionState()
-	if state.NegotiatedProtocol != alpnH2 {
+	if state.NegotiatedProtocol != c.alpn {
 		_ = nc.Close() // why it is closed is what matters
-		return nil, nil, fmt.Errorf("dial %s: the peer does not speak %s", nc.RemoteAddr(), alpnH2)
+		return nil, nil, fmt.Errorf("dial %s: the peer does not speak %s", nc.RemoteAddr(), c.alpn)
 	}
 	return &explainedConn{Conn: tc, explain: c.explain}, tlsInfo(state), nil
 }

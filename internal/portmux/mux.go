@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -40,7 +41,7 @@ type Mux struct {
 	owned     map[*conn]struct{}        // guarded by mu; to be closed by shutdown
 	pending   int                       // guarded by mu; connections being routed
 	addresses map[string]int            // guarded by mu; of these, by remote address
-	holders   map[string]int            // guarded by mu; open connections by identity
+	holders   map[string]map[*conn]bool // guarded by mu; open connections by identity
 	delivered map[string]uint64         // guarded by mu
 	rawCount  map[string]uint64         // guarded by mu
 }
@@ -62,7 +63,7 @@ func New(ln net.Listener, tlsConf *tls.Config, opts Options) *Mux {
 		prefixes:  []string{RelayPreamble},
 		owned:     make(map[*conn]struct{}),
 		addresses: make(map[string]int),
-		holders:   make(map[string]int),
+		holders:   make(map[string]map[*conn]bool),
 		delivered: make(map[string]uint64),
 		rawCount:  make(map[string]uint64),
 	}
@@ -287,21 +288,38 @@ func (m *Mux) hold(c *conn, state tls.ConnectionState) bool {
 		return true
 	}
 	name, limit := m.opts.Identify(state)
-	if limit <= 0 {
+	if name == "" {
 		return true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.holders[name] >= limit {
+	if limit > 0 && len(m.holders[name]) >= limit {
 		return false
 	}
-	m.holders[name]++
+	if m.holders[name] == nil {
+		m.holders[name] = make(map[*conn]bool)
+	}
+	m.holders[name][c] = true
 	c.onClose = func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		lower(m.holders, name)
+		if delete(m.holders[name], c); len(m.holders[name]) == 0 {
+			delete(m.holders, name)
+		}
 	}
 	return true
+}
+
+// End closes the open connections of an identity, as Options.Identify names it,
+// and returns how many there were.
+func (m *Mux) End(name string) int {
+	m.mu.Lock()
+	conns := slices.Collect(maps.Keys(m.holders[name]))
+	m.mu.Unlock()
+	for _, c := range conns {
+		_ = c.Close() // its reader is going to notice
+	}
+	return len(conns)
 }
 
 // lower takes one off a count and forgets it at 0.

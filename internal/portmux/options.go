@@ -43,7 +43,8 @@ type Options struct {
 	// routed yet.
 	MaxPerAddress int
 	// Identify, if set, names who is at the other end after the handshake, and
-	// how many open connections with that name there may be; 0: any number.
+	// how many open connections with that name there may be; 0: any number. One
+	// without a name is neither bounded nor found by End.
 	Identify func(tls.ConnectionState) (name string, limit int)
 	// MaxConns bounds the connections that are handed over and not closed. What
 	// comes beyond it is refused after the handshake, with a reason where the

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
-	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 )
@@ -64,7 +63,7 @@ type core struct {
 	failures history // touched by the parent only, in HandleFailure
 
 	inc       *incarnation  // guarded by mb.mu; nil before the first Start
-	backoff   *time.Timer   // guarded by mb.mu; the restart to come
+	backoff   stopper       // guarded by mb.mu; the restart to come; nil: none
 	cause     error         // guarded by mb.mu; why the actor was given up
 	stopAsked bool          // guarded by mb.mu; by requestStop
 	ended     bool          // guarded by mb.mu
@@ -82,11 +81,14 @@ func newCore(system *System, parent *core, name, kind string, capacity int) *cor
 // props describes c to the library. Every incarnation is c again; the
 // behaviour is made in start.
 func (c *core) props() *actor.Props {
-	return actor.PropsFromProducer(
-		func() actor.Actor { return c },
+	options := []actor.PropsOption{
 		actor.WithMailbox(func() actor.Mailbox { return &c.mb }),
 		actor.WithSupervisor(strategy{}),
-	)
+	}
+	if d := c.system.exec.dispatcher(c.group != nil); d != nil {
+		options = append(options, actor.WithDispatcher(d))
+	}
+	return actor.PropsFromProducer(func() actor.Actor { return c }, options...)
 }
 
 // path is the dotted name.
@@ -208,9 +210,7 @@ func (c *core) end() {
 // the library, which would restart a stopping actor or leave its parent
 // waiting forever; Goexit can only be kept to a goroutine.
 func (c *core) callStop(r Reason) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	c.system.exec.isolated(func() {
 		defer func() {
 			if v := recover(); v != nil {
 				err := newPanicError(v)
@@ -219,8 +219,7 @@ func (c *core) callStop(r Reason) {
 			}
 		}()
 		c.hooks.stop(r)
-	}()
-	<-done
+	})
 }
 
 // halt ends the incarnation: its context and timers are cancelled, what is on

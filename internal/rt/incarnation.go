@@ -34,7 +34,7 @@ func (inc *incarnation) contexts() (worker, inside context.Context) {
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
 	if inc.ctx == nil {
-		inc.ctx, inc.cancel = context.WithCancel(context.Background())
+		inc.ctx, inc.cancel = context.WithCancel(inc.core.system.exec.bind(context.Background()))
 		inc.inside = context.WithValue(inc.ctx, insideKey{}, true)
 		if inc.over {
 			inc.cancel()
@@ -74,7 +74,7 @@ func (inc *incarnation) run(name string, f func(context.Context) any) {
 	}
 	mb.workers++
 	mb.mu.Unlock()
-	go inc.work(ctx, name, f)
+	inc.core.system.exec.spawn(func() { inc.work(ctx, name, f) })
 }
 
 // work is the goroutine of a worker. The mailbox counts it until it has
@@ -110,9 +110,9 @@ const (
 type Timer struct {
 	inc        *incarnation
 	msg        any
-	timer      *time.Timer // guarded by inc.core.mb.mu
-	state      timerState  // guarded by inc.core.mb.mu
-	prev, next *Timer      // guarded by inc.core.mb.mu
+	timer      stopper    // guarded by inc.core.mb.mu
+	state      timerState // guarded by inc.core.mb.mu
+	prev, next *Timer     // guarded by inc.core.mb.mu
 }
 
 // after arms a timer; of an incarnation that is over, one that never fires.
@@ -130,7 +130,7 @@ func (inc *incarnation) after(d time.Duration, msg any) *Timer {
 		t.next = inc.timers
 	}
 	inc.timers = t
-	t.timer = time.AfterFunc(d, t.fire)
+	t.timer = inc.core.system.exec.after(d, t.fire)
 	return t
 }
 

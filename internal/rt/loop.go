@@ -7,9 +7,13 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 )
 
-// loop handles messages until there is nothing to do.
+// loop handles messages until there is nothing to do; on a stepper, one.
 func (m *mailbox) loop() {
 	for !m.batch() {
+		if m.stepwise {
+			m.dispatcher.Schedule(m.loopFunc)
+			return
+		}
 		runtime.Gosched()
 	}
 }

@@ -71,6 +71,7 @@ type mailbox struct {
 	invoker    actor.MessageInvoker // guarded by mu until set, then constant
 	dispatcher actor.Dispatcher     // guarded by mu until set, then constant
 	loopFunc   func()               // m.loop, made once
+	stepwise   bool                 // the loop is left after each batch; set with dispatcher
 }
 
 var _ actor.Mailbox = (*mailbox)(nil)
@@ -209,6 +210,7 @@ func (m *mailbox) RegisterHandlers(invoker actor.MessageInvoker, dispatcher acto
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.invoker, m.dispatcher, m.loopFunc = invoker, dispatcher, m.loop
+	_, m.stepwise = dispatcher.(stepDispatcher)
 }
 
 // Start lets the loop run.

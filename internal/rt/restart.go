@@ -1,7 +1,6 @@
 package rt
 
 import (
-	"math/rand/v2"
 	"time"
 )
 
@@ -88,8 +87,9 @@ func (h *history) forget(now time.Time, window time.Duration) {
 }
 
 // failed notes a failure at now. It returns the delay before the restart, or
-// false if policy, which must be normal, allows no more.
-func (h *history) failed(p RestartPolicy, now time.Time) (time.Duration, bool) {
+// false if policy, which must be normal, allows no more. jitter, in [0, 1),
+// chooses the variation.
+func (h *history) failed(p RestartPolicy, now time.Time, jitter float64) (time.Duration, bool) {
 	h.forget(now, p.Window)
 	if len(*h) >= p.Intensity {
 		return 0, false
@@ -102,6 +102,6 @@ func (h *history) failed(p RestartPolicy, now time.Time) (time.Duration, bool) {
 		d *= 2
 	}
 	*h = append(*h, now)
-	spread := 1 + backoffSpread*(2*rand.Float64()-1)
+	spread := 1 + backoffSpread*(2*jitter-1)
 	return min(time.Duration(float64(min(d, p.Max))*spread), p.Max), true
 }

@@ -64,7 +64,8 @@ type supervision struct {
 
 // restart brings the child back after a delay, or gives it up.
 func (s *supervision) restart() {
-	delay, ok := s.child.failures.failed(s.child.policy, time.Now())
+	exec := s.child.system.exec
+	delay, ok := s.child.failures.failed(s.child.policy, exec.now(), exec.jitter())
 	if ok {
 		s.child.logger().Warn("actor failed and will restart",
 			append(failureAttrs(s.err), "delay", delay, "failures", len(s.child.failures))...)
@@ -89,7 +90,7 @@ func (s *supervision) quarantine() {
 	if g == nil {
 		return
 	}
-	n, total := g.quarantined(time.Now(), len(s.Children()))
+	n, total := g.quarantined(s.parent.system.exec.now(), len(s.Children()))
 	if n < g.limit(total) {
 		return
 	}
@@ -147,7 +148,7 @@ func (c *core) restartAfter(d time.Duration, restart func()) {
 	c.mb.mu.Lock()
 	defer c.mb.mu.Unlock()
 	if !c.mb.stopping {
-		c.backoff = time.AfterFunc(d, restart)
+		c.backoff = c.system.exec.after(d, restart)
 	}
 }
 

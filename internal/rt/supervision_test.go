@@ -53,13 +53,13 @@ func TestBackoffForgetsOldFailures(t *testing.T) {
 		}
 	}
 	for _, want := range []time.Duration{time.Second, 2 * time.Second} {
-		d, ok := h.failed(p, now)
+		d, ok := h.failed(p, now, 0.9)
 		wantEqual(t, "allowed", ok, true)
 		near(d, want)
 	}
-	_, ok := h.failed(p, now)
+	_, ok := h.failed(p, now, 0.5)
 	wantEqual(t, "third at once", ok, false)
-	d, ok := h.failed(p, now.Add(p.Window))
+	d, ok := h.failed(p, now.Add(p.Window), 0.1)
 	wantEqual(t, "third after the window", ok, true)
 	near(d, time.Second)
 }

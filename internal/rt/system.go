@@ -26,12 +26,15 @@ type Options struct {
 	// not wait for it). While a call runs, further escalations through the
 	// same child are merged into one. Nil logs only.
 	OnEscalate func(child string, reason error)
+	// Stepper runs the actors by hand; nil is for everything but simulations.
+	Stepper *Stepper
 }
 
 // System is one tree of actors under one root supervisor.
 type System struct {
 	library *actor.ActorSystem
 	logger  *slog.Logger
+	exec    executor
 	root    *Group
 
 	mu    sync.Mutex
@@ -61,7 +64,10 @@ func NewSystem(o Options) *System {
 	if o.Name != "" {
 		logger = logger.With("system", o.Name)
 	}
-	s := &System{logger: logger, onEscalate: o.OnEscalate, kinds: map[string]*counters{}}
+	s := &System{logger: logger, exec: live{time.Now()}, onEscalate: o.OnEscalate, kinds: map[string]*counters{}}
+	if o.Stepper != nil {
+		s.exec = o.Stepper
+	}
 	s.library = actor.NewActorSystem(
 		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
 			return slog.New(libraryHandler{logger.Handler()})
@@ -148,7 +154,7 @@ func (s *System) escalated(child string, reason error) {
 	s.pending = append(s.pending, escalation{child, reason})
 	if !s.escalating {
 		s.escalating = true
-		go s.runEscalations()
+		s.exec.spawn(s.runEscalations)
 	}
 }
 

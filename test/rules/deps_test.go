@@ -102,7 +102,7 @@ func TestDependencyDirection(t *testing.T) {
 // areas, whatever the way.
 var onlyThere = map[string][]string{
 	"github.com/asynkron/protoactor-go": {"internal/rt"},
-	"github.com/hashicorp/raft":         {"cluster/replica", "cluster/peers", "cluster"},
+	"github.com/hashicorp/raft":         {"cluster/logstore", "cluster/replica", "cluster/peers", "cluster"},
 }
 
 func TestDirectImportersOfSomeLibraries(t *testing.T) {

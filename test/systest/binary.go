@@ -61,3 +61,24 @@ func Binary(t testing.TB) string {
 	}
 	return path
 }
+
+// OlderBinary is a trivet that knows only the commands of the version before,
+// built for this test process.
+func OlderBinary(t testing.TB) string {
+	t.Helper()
+	path, err := buildOlder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var buildOlder = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(workDir, "trivet-older")
+	cmd := exec.Command("go", "build", "-tags", "older", "-o", path, "trivet/cmd/trivet")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the older trivet: %w\n%s", err, out)
+	}
+	return path, nil
+})

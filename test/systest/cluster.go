@@ -85,8 +85,14 @@ func Start(t testing.TB) *Cluster {
 // StartServers starts three servers and nothing else.
 func StartServers(t testing.TB) *Cluster {
 	t.Helper()
+	return StartServersOf(t, Binary(t))
+}
+
+// StartServersOf is StartServers with another program.
+func StartServersOf(t testing.TB, exe string) *Cluster {
+	t.Helper()
 	c := &Cluster{Dir: Dir(t)}
-	env, err := devenv.Start(Deadline(t, startTimeout), devenv.Options{Dir: c.Dir, Servers: 3, Exe: Binary(t)})
+	env, err := devenv.Start(Deadline(t, startTimeout), devenv.Options{Dir: c.Dir, Servers: 3, Exe: exe})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func (s *Service) Create(ctx context.Context, req *manager.CreateInterceptReques
 	if err != nil {
 		return nil, err
 	}
-	return fsm.InterceptInfo(res.GetIntercept(), fsm.AudienceOwner), nil
+	return s.interceptInfo(res.GetIntercept(), fsm.AudienceOwner), nil
 }
 
 // bringAgents asks for agents and waits for the first one. A workload that
@@ -237,7 +237,7 @@ func (s *Service) GetIntercept(ctx context.Context, req *manager.GetInterceptReq
 	if err != nil {
 		return nil, err
 	}
-	return fsm.InterceptInfo(row, audience), nil
+	return s.interceptInfo(row, audience), nil
 }
 
 // interceptAudience says what the caller may see of an intercept: the owner

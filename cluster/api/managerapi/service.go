@@ -39,6 +39,8 @@ type Config struct {
 	Core     Core
 	Registry *attach.Registry
 	Exchange *exchange.Exchange
+	// Environment opens the environment of an intercept, for its owner.
+	Environment func(*commandv1.InterceptRow) (map[string]string, error)
 	// Stopping is closed when the server begins to shut down: streams that end
 	// after that were not ended by their peers.
 	Stopping <-chan struct{}

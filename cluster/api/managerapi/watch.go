@@ -75,7 +75,7 @@ func errStopping() error {
 // operators and viewers.
 func (s *Service) WatchIntercepts(info *manager.SessionInfo, stream grpc.ServerStreamingServer[manager.InterceptInfoSnapshot]) error {
 	ctx := stream.Context()
-	view := interceptView{audience: fsm.AudienceReader}
+	view := interceptView{audience: fsm.AudienceReader, info: s.interceptInfo}
 	if info.GetSessionId() == "" {
 		if !isReader(authz.Caller(ctx)) {
 			return errs.New(codes.PermissionDenied, "SESSION_REQUIRED", "only operators and viewers may watch all intercepts").
@@ -100,6 +100,8 @@ func (s *Service) WatchIntercepts(info *manager.SessionInfo, stream grpc.ServerS
 type interceptView struct {
 	session  *commandv1.SessionRow
 	audience fsm.Audience
+	// info describes a row to an audience.
+	info func(*commandv1.InterceptRow, fsm.Audience) *manager.InterceptInfo
 }
 
 func (v interceptView) concerns(e fsm.Event) bool {
@@ -136,7 +138,7 @@ func (v interceptView) snapshot(root *fsm.Root) *manager.InterceptInfoSnapshot {
 		} else if row.GetDisposition() == manager.InterceptDispositionType_REMOVED && v.audience == fsm.AudienceOwner {
 			return
 		}
-		out.Intercepts = append(out.Intercepts, fsm.InterceptInfo(row, v.audience))
+		out.Intercepts = append(out.Intercepts, v.info(row, v.audience))
 	}
 	switch {
 	case v.session == nil:

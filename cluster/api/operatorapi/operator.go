@@ -7,10 +7,12 @@ package operatorapi
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"trivet/cluster/archive"
 	"trivet/cluster/attach"
 	"trivet/cluster/authz"
 	"trivet/cluster/engine"
@@ -49,6 +51,17 @@ type Cluster interface {
 	// Transfer hands leadership to a server by name or id (empty: any) and
 	// returns the names of the old and the new leader.
 	Transfer(ctx context.Context, to string) (from, leader string, err error)
+	// AddPeer takes a server into the configuration, RemovePeer takes one out, by
+	// name or id. Any server may be asked.
+	AddPeer(ctx context.Context, req *operatorv1.AddPeerRequest) (*operatorv1.Peer, error)
+	RemovePeer(ctx context.Context, who string) (*operatorv1.Peer, error)
+	// RaftInfo is what this server knows of its own Raft.
+	RaftInfo() *operatorv1.RaftInfoResponse
+	// SaveSnapshot writes an archive of the state as a linearizable read sees it.
+	SaveSnapshot(ctx context.Context, w io.Writer) (archive.Meta, error)
+	// RestoreSnapshot replaces the state by that of an archive, which is checked
+	// as a whole first. identity is who asked for it.
+	RestoreSnapshot(ctx context.Context, identity string, in io.Reader) (*operatorv1.RestoreSnapshotResponse, error)
 	// Health is what this server knows about its own health.
 	Health() []*operatorv1.HealthCheck
 	// Collect emits the files of this server's part of a support bundle.
@@ -66,6 +79,8 @@ type Config struct {
 	Cluster Cluster
 	Creator Creator
 	View    *attach.View
+	// Authority gives out certificates.
+	Authority Authority
 	// Stopping is closed when the server shuts down; watches end then.
 	Stopping <-chan struct{}
 }

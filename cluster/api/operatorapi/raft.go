@@ -3,8 +3,13 @@ package operatorapi
 import (
 	"context"
 
+	"google.golang.org/grpc/codes"
+
+	"trivet/cluster/authz"
 	"trivet/cluster/engine"
 	"trivet/fsm"
+	"trivet/internal/errs"
+	commandv1 "trivet/proto/trivet/command/v1"
 	operatorv1 "trivet/proto/trivet/operator/v1"
 )
 
@@ -46,4 +51,42 @@ func (s *Service) TransferLeadership(ctx context.Context, req *operatorv1.Transf
 		return nil, err
 	}
 	return &operatorv1.TransferLeadershipResponse{From: from, Leader: leader}, nil
+}
+
+// AddPeer takes a server into the configuration.
+func (s *Service) AddPeer(ctx context.Context, req *operatorv1.AddPeerRequest) (*operatorv1.AddPeerResponse, error) {
+	p, err := s.cfg.Cluster.AddPeer(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	s.record(ctx, "server.add", p.GetName(), p.GetId())
+	return &operatorv1.AddPeerResponse{Peer: p}, nil
+}
+
+// RemovePeer takes a server out of the configuration.
+func (s *Service) RemovePeer(ctx context.Context, req *operatorv1.RemovePeerRequest) (*operatorv1.RemovePeerResponse, error) {
+	if req.GetId() == "" {
+		return nil, errs.New(codes.InvalidArgument, "MISSING_FIELD", "id must not be empty")
+	}
+	p, err := s.cfg.Cluster.RemovePeer(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	s.record(ctx, "server.leave", p.GetName(), p.GetId())
+	return &operatorv1.RemovePeerResponse{Peer: p}, nil
+}
+
+// RaftInfo is what this server knows of its own Raft.
+func (s *Service) RaftInfo(context.Context, *operatorv1.RaftInfoRequest) (*operatorv1.RaftInfoResponse, error) {
+	return s.cfg.Cluster.RaftInfo(), nil
+}
+
+// record puts something that a person did, and that no command tells of, on
+// record. It is done already, so that an error of the record changes nothing.
+func (s *Service) record(ctx context.Context, action, subject, detail string) {
+	_, _ = s.cfg.Core.Propose(ctx, authz.Caller(ctx).String(), nil, &commandv1.Command{Op: &commandv1.Command_RecordAudit{
+		RecordAudit: &commandv1.RecordAudit{
+			Class: commandv1.AuditClass_AUDIT_CLASS_SECURITY, Action: action, Subject: subject, Detail: detail,
+		},
+	}})
 }

@@ -33,8 +33,11 @@ type Config struct {
 	Exchange *exchange.Exchange
 	// Info describes this server as it is now.
 	Info func() *peerv1.ServerInfo
-	// Met is told of every server that said hello.
-	Met func(*peerv1.ServerInfo)
+	// Hello takes what another server says of itself and answers.
+	Hello   func(*peerv1.ServerInfo) *peerv1.HelloResponse
+	Voting  Voting
+	Members Members
+	States  States
 	// Transfer hands leadership to a server by id (empty: any) if this server
 	// leads.
 	Transfer func(to string) error
@@ -61,8 +64,7 @@ func (s *Service) Hello(ctx context.Context, req *peerv1.HelloRequest) (*peerv1.
 		return nil, errs.New(codes.PermissionDenied, "NOT_YOUR_NAME", "the certificate is for server %q, the hello is from %q", me, req.GetServer().GetName()).
 			WithHint("set the server's name to that in its certificate")
 	}
-	s.cfg.Met(req.GetServer())
-	return &peerv1.HelloResponse{Server: s.cfg.Info()}, nil
+	return s.cfg.Hello(req.GetServer()), nil
 }
 
 // Propose applies commands if this server leads.

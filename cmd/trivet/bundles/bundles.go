@@ -40,10 +40,19 @@ type Made struct {
 }
 
 // Init makes the CA and the bundles. A CA that exists in Dir for the same
-// cluster is used again, so that names can be added later.
+// cluster is used again, so that names can be added later. The bundles of
+// servers also get the seal keys and the issuing CA, its key sealed; those that
+// exist and lack them too.
 func Init(o Options, now time.Time) ([]Made, error) {
 	ca, err := openCA(o, now)
 	if err != nil {
+		return nil, err
+	}
+	keys, err := openKeys(filepath.Join(o.Dir, CADir), ca)
+	if err != nil {
+		return nil, err
+	}
+	if err := keys.addTo(filepath.Join(o.Dir, ServersDir)); err != nil {
 		return nil, err
 	}
 	var made []Made
@@ -66,6 +75,11 @@ func Init(o Options, now time.Time) ([]Made, error) {
 			dir := filepath.Join(o.Dir, group.dir, name)
 			if err := b.Write(dir); err != nil {
 				return made, err
+			}
+			if group.role == pki.RoleServer {
+				if err := keys.write(dir); err != nil {
+					return made, err
+				}
 			}
 			made = append(made, Made{ID: id, Dir: dir, NotAfter: b.Leaf().NotAfter})
 		}

@@ -138,7 +138,7 @@ func (e *Env) start(ctx context.Context, o Options, say func(string, ...any)) er
 }
 
 func (e *Env) proc(name string, args ...string) *Proc {
-	return &Proc{Name: name, LogFile: filepath.Join(e.Dir, name+".log"), env: e, args: args}
+	return &Proc{Name: name, LogFile: filepath.Join(e.Dir, name+".log"), env: e, exe: e.exe, args: args}
 }
 
 // UserName is the name of the client identity that Start makes.

@@ -52,6 +52,7 @@ type Proc struct {
 	Name, LogFile string
 
 	env  *Env
+	exe  string
 	args []string
 
 	mu   sync.Mutex
@@ -70,7 +71,7 @@ func (p *Proc) Start() error {
 		return fmt.Errorf("start %s: %w", p.Name, err)
 	}
 	defer log.Close()
-	cmd := exec.Command(p.env.exe, p.args...)
+	cmd := exec.Command(p.exe, p.args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := p.env.spawn.start(cmd); err != nil {
 		return fmt.Errorf("start %s: %w", p.Name, err)
@@ -88,6 +89,9 @@ func (p *Proc) Start() error {
 	}()
 	return nil
 }
+
+// Use makes the next Start run another program.
+func (p *Proc) Use(exe string) { p.exe = exe }
 
 // PID is the process id, 0 if it was never started.
 func (p *Proc) PID() int {

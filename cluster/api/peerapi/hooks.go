@@ -1,0 +1,137 @@
+package peerapi
+
+import (
+	"context"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"trivet/fsm"
+	"trivet/internal/errs"
+	peerv1 "trivet/proto/trivet/peer/v1"
+)
+
+// Voting answers what voters ask of each other.
+type Voting interface {
+	// ID is this server's.
+	ID() string
+	// NewestTerm is the newest term that this server has seen or voted in.
+	NewestTerm() uint64
+	// Evidence takes a voter's evidence of the leader's end and answers with the
+	// own.
+	Evidence(ctx context.Context, e *peerv1.EvidenceRequest) *peerv1.EvidenceResponse
+}
+
+// Members changes the configuration, if this server leads.
+type Members interface {
+	Join(ctx context.Context, s *peerv1.ServerInfo, replaces string) ([]*peerv1.ServerInfo, error)
+	Remove(ctx context.Context, id string) error
+}
+
+// States compares, passes on and replaces the state.
+type States interface {
+	Digests(from uint64) *peerv1.DigestsResponse
+	// State is a snapshot at or above a revision.
+	State(ctx context.Context, min uint64) (*fsm.Snapshot, error)
+	// Restore puts the state of an archive in the place of the cluster's, if this
+	// server leads.
+	Restore(ctx context.Context, identity string, archive io.Reader) (*peerv1.RestoreResponse, error)
+}
+
+// chunkBytes is the size of a part of a state.
+const chunkBytes = 256 << 10
+
+// ConfirmTerm answers at once and without Raft's loop, so that a busy disk
+// holds up no read.
+func (s *Service) ConfirmTerm(context.Context, *peerv1.ConfirmTermRequest) (*peerv1.ConfirmTermResponse, error) {
+	return &peerv1.ConfirmTermResponse{Term: s.cfg.Voting.NewestTerm(), Id: s.cfg.Voting.ID()}, nil
+}
+
+// Evidence exchanges what two voters saw of the leader's end.
+func (s *Service) Evidence(ctx context.Context, e *peerv1.EvidenceRequest) (*peerv1.EvidenceResponse, error) {
+	return s.cfg.Voting.Evidence(ctx, e), nil
+}
+
+// Join takes a server into the configuration if this server leads.
+func (s *Service) Join(ctx context.Context, req *peerv1.JoinRequest) (*peerv1.JoinResponse, error) {
+	if req.GetServer().GetId() == "" || req.GetServer().GetAddress() == "" || req.GetServer().GetName() == "" {
+		return nil, errs.New(codes.InvalidArgument, "MISSING_FIELD", "a server joins with an id, a name and an address")
+	}
+	conf, err := s.cfg.Members.Join(ctx, req.GetServer(), req.GetReplaces())
+	if err != nil {
+		return nil, err
+	}
+	return &peerv1.JoinResponse{Configuration: conf}, nil
+}
+
+// Remove takes a server out of the configuration if this server leads.
+func (s *Service) Remove(ctx context.Context, req *peerv1.RemoveRequest) (*peerv1.RemoveResponse, error) {
+	if err := s.cfg.Members.Remove(ctx, req.GetId()); err != nil {
+		return nil, err
+	}
+	return new(peerv1.RemoveResponse), nil
+}
+
+// Digests lists digests at or above a revision.
+func (s *Service) Digests(_ context.Context, req *peerv1.DigestsRequest) (*peerv1.DigestsResponse, error) {
+	return s.cfg.States.Digests(req.GetFromRevision()), nil
+}
+
+// FetchState streams a snapshot of the state machine.
+func (s *Service) FetchState(req *peerv1.FetchStateRequest, stream grpc.ServerStreamingServer[peerv1.StateChunk]) error {
+	snap, err := s.cfg.States.State(stream.Context(), req.GetMinRevision())
+	if err != nil {
+		return err
+	}
+	_, err = snap.WriteTo(chunks(func(p []byte) error { return stream.Send(&peerv1.StateChunk{Data: p}) }))
+	return err
+}
+
+// Restore takes an archive for the cluster if this server leads.
+func (s *Service) Restore(stream grpc.ClientStreamingServer[peerv1.RestoreChunk, peerv1.RestoreResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	resp, err := s.cfg.States.Restore(stream.Context(), first.GetIdentity(), &chunkReader{stream: stream, left: first.GetData()})
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(resp)
+}
+
+// chunks sends what is written to it in parts.
+type chunks func(p []byte) error
+
+// Write implements io.Writer.
+func (c chunks) Write(p []byte) (int, error) {
+	sent := 0
+	for len(p) > 0 {
+		n := min(len(p), chunkBytes)
+		if err := c(p[:n]); err != nil {
+			return sent, err
+		}
+		p, sent = p[n:], sent+n
+	}
+	return sent, nil
+}
+
+type chunkReader struct {
+	stream grpc.ClientStreamingServer[peerv1.RestoreChunk, peerv1.RestoreResponse]
+	left   []byte
+}
+
+// Read implements io.Reader; the end of the stream is io.EOF.
+func (c *chunkReader) Read(p []byte) (int, error) {
+	for len(c.left) == 0 {
+		m, err := c.stream.Recv()
+		if err != nil {
+			return 0, err
+		}
+		c.left = m.GetData()
+	}
+	n := copy(p, c.left)
+	c.left = c.left[n:]
+	return n, nil
+}

@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"google.golang.org/grpc/codes"
+
+	"trivet/fsm"
+	"trivet/internal/errs"
+	commandv1 "trivet/proto/trivet/command/v1"
+)
+
+// firstVersion is the command version that every program knows.
+const firstVersion = 1
+
+// sealedVersion is the first command version in which environments are sealed.
+const sealedVersion = 2
+
+// Version is the newest command version that all servers can apply: while one
+// of them runs an older program, nobody makes commands that it does not know,
+// nor any that it would apply by other rules. A member whose row is not there
+// yet counts by what it said of itself; one that said nothing may be of any
+// age.
+func (e *Engine) Version() uint32 {
+	version, _ := e.oldest()
+	return version
+}
+
+// oldest returns the shared command version and the name of a server that
+// keeps it from being newer.
+func (e *Engine) oldest() (version uint32, server string) {
+	root := e.Root()
+	version = fsm.CommandVersion
+	lower := func(v uint32, name string) {
+		if v = max(v, firstVersion); v < version {
+			version, server = v, name
+		}
+	}
+	for row := range root.Servers {
+		lower(row.GetCommandVersion(), row.GetName())
+	}
+	if e.cfg.Members != nil {
+		// Until its own row is there, this server may not have caught up, and not
+		// know of rows that are older.
+		if row, _ := root.Server(e.cfg.Replica.ID()); row.GetBootId() != e.cfg.BootID && root.Len(fsm.TableServers) > 0 {
+			lower(firstVersion, "that answers, which is still catching up,")
+		}
+		members := e.cfg.Members()
+		if len(members) == 0 {
+			lower(firstVersion, "that answers, which has just started,")
+		}
+		for id, said := range members {
+			if _, ok := root.Server(id); !ok {
+				lower(said, id)
+			}
+		}
+	}
+	return version, server
+}
+
+// cap lowers the version of commands that another server stamped to what all
+// servers can apply, which the leader knows best.
+func (e *Engine) cap(cmds []*commandv1.Command) error {
+	version := e.Version()
+	for _, c := range cmds {
+		if c.GetVersion() > version {
+			if err := e.stampVersion(c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// stampVersion gives a command the version that all servers can apply, and
+// refuses one that asks for more.
+func (e *Engine) stampVersion(cmd *commandv1.Command) error {
+	version, server := e.oldest()
+	need, ok := fsm.MinVersion(cmd)
+	if ok && need > version {
+		return errs.New(codes.FailedPrecondition, "UPGRADE_IN_PROGRESS",
+			"this needs command version %d, and server %s knows only version %d", need, server, version).
+			WithHint("upgrade all servers first: trivet status shows their versions")
+	}
+	cmd.Version = version
+	return nil
+}
