@@ -124,7 +124,13 @@ func TestSecretsOfEnvironmentsStayWithTheOwner(t *testing.T) {
 	disk := places{"the log": logs.content}
 	for _, m := range f.Servers {
 		f.Stop(m)
-		disk["the disk of "+m.Name] = func() []byte { return allFiles(t, m.DataDir) }
+		disk["the disk of "+m.Name] = func() []byte {
+			content := allFiles(t, m.DataDir)
+			if !bytes.Contains(content, []byte("echo-0")) {
+				t.Errorf("the disk of %s does not even show the pod's name, so a secret would not be found either", m.Name)
+			}
+			return content
+		}
 	}
 	disk.check(t)
 }

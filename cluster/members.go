@@ -41,8 +41,8 @@ func (m members) Join(ctx context.Context, info *peerv1.ServerInfo, replaces str
 }
 
 // Remove implements peerapi.Members.
-func (m members) Remove(ctx context.Context, id string) error {
-	return memberError(m.s.membership.Remove(ctx, id, false))
+func (m members) Remove(ctx context.Context, id string, force bool) error {
+	return memberError(m.s.membership.Remove(ctx, id, force))
 }
 
 // memberError gives the replica's errors the form in which they cross the wire.
@@ -275,8 +275,9 @@ func (v *clusterView) memberNamed(who string) (string, bool) {
 	return found, found != ""
 }
 
-// RemovePeer takes a server out of the configuration, by id or name.
-func (v *clusterView) RemovePeer(ctx context.Context, who string) (*operatorv1.Peer, error) {
+// RemovePeer takes a server out of the configuration, by id or name; with force
+// also when that leaves no majority that can be reached.
+func (v *clusterView) RemovePeer(ctx context.Context, who string, force bool) (*operatorv1.Peer, error) {
 	s := (*Server)(v)
 	id, ok := v.memberNamed(who)
 	if !ok {
@@ -294,9 +295,9 @@ func (v *clusterView) RemovePeer(ctx context.Context, who string) (*operatorv1.P
 		}
 	}
 	err = s.atLeader(ctx, func() error {
-		return members{s}.Remove(ctx, id)
+		return members{s}.Remove(ctx, id, force)
 	}, func(c peersvc.PeerClient) error {
-		_, err := c.Remove(ctx, &peerv1.RemoveRequest{Id: id})
+		_, err := c.Remove(ctx, &peerv1.RemoveRequest{Id: id, Force: force})
 		return err
 	})
 	if err != nil {

@@ -86,7 +86,7 @@ func TestServerJoinsAndLeavesWhileWritesGoOn(t *testing.T) {
 		t.Skipf("the busy machine made %s the leader", now.Name)
 	}
 	view := joined.Server.Operations()
-	peer, err := view.RemovePeer(ctx, old.Name)
+	peer, err := view.RemovePeer(ctx, old.Name, false)
 	if err != nil || peer.GetId() != old.Server.ID() {
 		t.Fatalf("remove the leader: %v, %v", peer, err)
 	}
@@ -150,13 +150,13 @@ func TestChangesThatWouldLoseTheMajorityAreRefused(t *testing.T) {
 	view := c.Leader().Server.Operations()
 	dead := followers[0].Server.ID()
 	c.Stop(followers[0])
-	if _, err := view.RemovePeer(ctx, followers[1].Name); errs.Reason(err) != "QUORUM_AT_RISK" {
+	if _, err := view.RemovePeer(ctx, followers[1].Name, false); errs.Reason(err) != "QUORUM_AT_RISK" {
 		t.Errorf("remove one of the last two: %v", err)
 	}
-	if _, err := view.RemovePeer(ctx, dead); err != nil {
+	if _, err := view.RemovePeer(ctx, dead, false); err != nil {
 		t.Errorf("remove the dead one: %v", err)
 	}
-	if _, err := view.RemovePeer(ctx, "nobody"); errs.Reason(err) != "SERVER_NOT_FOUND" {
+	if _, err := view.RemovePeer(ctx, "nobody", false); errs.Reason(err) != "SERVER_NOT_FOUND" {
 		t.Errorf("remove nobody: %v", err)
 	}
 }

@@ -34,8 +34,15 @@ func (e *Engine) oldest() (version uint32, server string) {
 			version, server = v, name
 		}
 	}
+	var members map[string]uint32
+	if e.cfg.Members != nil {
+		members = e.cfg.Members()
+	}
 	for row := range root.Servers {
-		lower(row.GetCommandVersion(), row.GetName())
+		// Rows of servers that have left are swept later than they leave.
+		if _, ok := members[row.GetId()]; ok || e.cfg.Members == nil {
+			lower(row.GetCommandVersion(), row.GetName())
+		}
 	}
 	if e.cfg.Members != nil {
 		// Until its own row is there, this server may not have caught up, and not
@@ -43,7 +50,6 @@ func (e *Engine) oldest() (version uint32, server string) {
 		if row, _ := root.Server(e.cfg.Replica.ID()); row.GetBootId() != e.cfg.BootID && root.Len(fsm.TableServers) > 0 {
 			lower(firstVersion, "that answers, which is still catching up,")
 		}
-		members := e.cfg.Members()
 		if len(members) == 0 {
 			lower(firstVersion, "that answers, which has just started,")
 		}

@@ -49,6 +49,8 @@ func TestCommandsStayWithinWhatTheOldestServerKnows(t *testing.T) {
 	check("a member is older", 1, true)
 	server(3, "s2", fsm.CommandVersion)
 	check("all are of today", fsm.CommandVersion, false)
+	server(4, "gone", 1)
+	check("one that has left was older", fsm.CommandVersion, false)
 }
 
 type idOnly struct{ Replica }

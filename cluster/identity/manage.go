@@ -155,7 +155,7 @@ func (a *Authority) Describe(ctx context.Context) (*operatorv1.GetAuthorityRespo
 func (a *Authority) SetDenied(ctx context.Context, caller pki.ID, req *engine.Request, in *operatorv1.SetIdentityRequest) (uint64, error) {
 	id, err := pki.ParseID(in.GetUri())
 	if err != nil {
-		return 0, errs.New(codes.InvalidArgument, pki.ReasonNoIdentity, "%w", err).WithHint("an identity looks like spiffe://CLUSTER/ROLE/NAME")
+		return 0, errs.New(codes.InvalidArgument, "INVALID_ARGUMENT", "%w", err).WithHint("an identity looks like spiffe://CLUSTER/ROLE/NAME")
 	}
 	switch own := a.cfg.Source.Bundle().ID.Cluster; {
 	case id.Cluster != own:

@@ -108,20 +108,23 @@ goes as soon as the new one has its vote.`,
 }
 
 func newRemovePeerCmd(a *App) *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:   "remove-peer NAME",
 		Short: "Take a server out of the cluster, by name or id",
 		Args:  oneArg("the NAME or id of a server"),
 
 		ValidArgsFunction: firstArgument(a.serverNames()),
 		RunE: a.askFor(membershipTime, func(q query) error {
-			r, err := q.api.RemovePeer(q.ctx, &operatorv1.RemovePeerRequest{Id: q.args[0]})
+			r, err := q.api.RemovePeer(q.ctx, &operatorv1.RemovePeerRequest{Id: q.args[0], Force: force})
 			if err != nil {
 				return err
 			}
 			return a.printPeer(r.GetPeer(), "is no longer a member; stop it and do not start it again on its data")
 		}),
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "also when the servers that are left do not make a majority right now")
+	return cmd
 }
 
 func (a *App) printPeer(p *operatorv1.Peer, what string) error {

@@ -54,7 +54,7 @@ type Cluster interface {
 	// AddPeer takes a server into the configuration, RemovePeer takes one out, by
 	// name or id. Any server may be asked.
 	AddPeer(ctx context.Context, req *operatorv1.AddPeerRequest) (*operatorv1.Peer, error)
-	RemovePeer(ctx context.Context, who string) (*operatorv1.Peer, error)
+	RemovePeer(ctx context.Context, who string, force bool) (*operatorv1.Peer, error)
 	// RaftInfo is what this server knows of its own Raft.
 	RaftInfo() *operatorv1.RaftInfoResponse
 	// SaveSnapshot writes an archive of the state as a linearizable read sees it.

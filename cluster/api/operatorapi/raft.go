@@ -68,7 +68,7 @@ func (s *Service) RemovePeer(ctx context.Context, req *operatorv1.RemovePeerRequ
 	if req.GetId() == "" {
 		return nil, errs.New(codes.InvalidArgument, "MISSING_FIELD", "id must not be empty")
 	}
-	p, err := s.cfg.Cluster.RemovePeer(ctx, req.GetId())
+	p, err := s.cfg.Cluster.RemovePeer(ctx, req.GetId(), req.GetForce())
 	if err != nil {
 		return nil, err
 	}

@@ -9,9 +9,9 @@ import (
 	commandv1 "trivet/proto/trivet/command/v1"
 )
 
-// redacted is a row without what only few may see: environments, the hashes of
+// Redacted is a row without what only few may see: environments, the hashes of
 // token secrets, sealed keys. It never changes the row itself.
-func redacted(row proto.Message) proto.Message {
+func Redacted(row proto.Message) proto.Message {
 	switch row := row.(type) {
 	case *commandv1.SessionRow:
 		c := proto.CloneOf(row)
@@ -52,7 +52,7 @@ func redactAgent(a *manager.AgentInfo) {
 // rowHash is the SHA-256 of a row without its secrets. Servers of one version
 // agree on it.
 func rowHash(row proto.Message) []byte {
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(redacted(row))
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(Redacted(row))
 	if err != nil {
 		// Rows were unmarshalled from the same schema; they cannot fail to be
 		// written in it.

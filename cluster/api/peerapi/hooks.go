@@ -26,7 +26,7 @@ type Voting interface {
 // Members changes the configuration, if this server leads.
 type Members interface {
 	Join(ctx context.Context, s *peerv1.ServerInfo, replaces string) ([]*peerv1.ServerInfo, error)
-	Remove(ctx context.Context, id string) error
+	Remove(ctx context.Context, id string, force bool) error
 }
 
 // States compares, passes on and replaces the state.
@@ -67,7 +67,7 @@ func (s *Service) Join(ctx context.Context, req *peerv1.JoinRequest) (*peerv1.Jo
 
 // Remove takes a server out of the configuration if this server leads.
 func (s *Service) Remove(ctx context.Context, req *peerv1.RemoveRequest) (*peerv1.RemoveResponse, error) {
-	if err := s.cfg.Members.Remove(ctx, req.GetId()); err != nil {
+	if err := s.cfg.Members.Remove(ctx, req.GetId(), req.GetForce()); err != nil {
 		return nil, err
 	}
 	return new(peerv1.RemoveResponse), nil

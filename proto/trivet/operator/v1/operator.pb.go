@@ -2683,7 +2683,9 @@ func (x *AddPeerResponse) GetPeer() *Peer {
 type RemovePeerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id, or name when it is unique.
-	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Also when the servers that are left do not make a majority right now.
+	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2723,6 +2725,13 @@ func (x *RemovePeerRequest) GetId() string {
 		return x.Id
 	}
 	return ""
+}
+
+func (x *RemovePeerRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 type RemovePeerResponse struct {
@@ -5487,9 +5496,10 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
 	"\breplaces\x18\x03 \x01(\tR\breplaces\"?\n" +
 	"\x0fAddPeerResponse\x12,\n" +
-	"\x04peer\x18\x01 \x01(\v2\x18.trivet.operator.v1.PeerR\x04peer\"#\n" +
+	"\x04peer\x18\x01 \x01(\v2\x18.trivet.operator.v1.PeerR\x04peer\"9\n" +
 	"\x11RemovePeerRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"B\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"B\n" +
 	"\x12RemovePeerResponse\x12,\n" +
 	"\x04peer\x18\x01 \x01(\v2\x18.trivet.operator.v1.PeerR\x04peer\"\x11\n" +
 	"\x0fRaftInfoRequest\"\xf0\x04\n" +

@@ -1307,6 +1307,7 @@ func (x *JoinResponse) GetConfiguration() []*ServerInfo {
 type RemoveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1346,6 +1347,13 @@ func (x *RemoveRequest) GetId() string {
 		return x.Id
 	}
 	return ""
+}
+
+func (x *RemoveRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 type RemoveResponse struct {
@@ -1825,9 +1833,10 @@ const file_trivet_peer_v1_peer_proto_rawDesc = "" +
 	"\x06server\x18\x01 \x01(\v2\x1a.trivet.peer.v1.ServerInfoR\x06server\x12\x1a\n" +
 	"\breplaces\x18\x02 \x01(\tR\breplaces\"P\n" +
 	"\fJoinResponse\x12@\n" +
-	"\rconfiguration\x18\x01 \x03(\v2\x1a.trivet.peer.v1.ServerInfoR\rconfiguration\"\x1f\n" +
+	"\rconfiguration\x18\x01 \x03(\v2\x1a.trivet.peer.v1.ServerInfoR\rconfiguration\"5\n" +
 	"\rRemoveRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\x10\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\x10\n" +
 	"\x0eRemoveResponse\"5\n" +
 	"\x0eDigestsRequest\x12#\n" +
 	"\rfrom_revision\x18\x01 \x01(\x04R\ffromRevision\"m\n" +
