@@ -54,6 +54,9 @@ func (s *Service) PrepareIntercept(ctx context.Context, req *manager.CreateInter
 		ContainerName: container, ContainerPort: port.GetPort(), Protocol: port.GetProtocol(), PortIdentifier: spec.GetPortIdentifier(),
 		HeaderFilters: spec.GetHeaderFilters(), PathFilters: spec.GetPathFilters(), Wiretap: spec.GetWiretap(), Replace: spec.GetReplace(),
 	}
+	if _, res := root.CheckPolicy(sess.GetIdentity(), resolved); res != nil {
+		return refuse("%s; %s", res.GetMessage(), res.GetHint())
+	}
 	if c := root.CheckConflict(resolved, sess.GetId()); c != nil {
 		return refuse("%s", c.Message())
 	}
