@@ -63,11 +63,12 @@ func (e *Engine) oldest() (version uint32, server string) {
 }
 
 // cap lowers the version of commands that another server stamped to what all
-// servers can apply, which the leader knows best.
+// servers can apply, which the leader knows best, and refuses what this program
+// does not know: in the log it would stop every server like this one.
 func (e *Engine) cap(cmds []*commandv1.Command) error {
 	version := e.Version()
 	for _, c := range cmds {
-		if c.GetVersion() > version {
+		if _, known := fsm.MinVersion(c); c.GetVersion() > version || !known && c.GetOp() != nil {
 			if err := e.stampVersion(c); err != nil {
 				return err
 			}
@@ -80,8 +81,11 @@ func (e *Engine) cap(cmds []*commandv1.Command) error {
 // refuses one that asks for more.
 func (e *Engine) stampVersion(cmd *commandv1.Command) error {
 	version, server := e.oldest()
-	need, ok := fsm.MinVersion(cmd)
-	if ok && need > version {
+	need, known := fsm.MinVersion(cmd)
+	if !known && cmd.GetOp() != nil {
+		need, server = fsm.CommandVersion+1, "that answers"
+	}
+	if need > version {
 		return errs.New(codes.FailedPrecondition, "UPGRADE_IN_PROGRESS",
 			"this needs command version %d, and server %s knows only version %d", need, server, version).
 			WithHint("upgrade all servers first: trivet status shows their versions")

@@ -19,6 +19,8 @@ const (
 	// lookEvery is how often the leader looks whether keys have to be put into
 	// the state or sealed anew, beside every change of the state.
 	lookEvery = 5 * time.Second
+	// lookSoon is that pause in a new cluster: nobody can enrol before.
+	lookSoon = 100 * time.Millisecond
 	// leaderTimeout bounds one such look.
 	leaderTimeout = 30 * time.Second
 )
@@ -36,8 +38,6 @@ func (a *Authority) Run(ctx context.Context) {
 	defer func() { <-done }()
 	root := a.cfg.Core.Root()
 	cur := a.cfg.Core.WatchFrom(root)
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
 	changed, look := true, true
 	for {
 		if changed {
@@ -48,6 +48,7 @@ func (a *Authority) Run(ctx context.Context) {
 		if look && a.cfg.Leads() {
 			a.lead(ctx, root)
 		}
+		tick := time.NewTimer(a.pause(root))
 		select {
 		case <-cur.Wait():
 			b := cur.Next()
@@ -57,9 +58,19 @@ func (a *Authority) Run(ctx context.Context) {
 		case <-tick.C:
 			root, changed, look = a.cfg.Core.Root(), false, true
 		case <-ctx.Done():
+			tick.Stop()
 			return
 		}
+		tick.Stop()
 	}
+}
+
+// pause is how long to wait before the next look if nothing changes.
+func (a *Authority) pause(root *fsm.Root) time.Duration {
+	if len(a.cfg.Issuing) > 0 && activeKey(root, KindIssuing) == nil && a.cfg.Leads() {
+		return lookSoon
+	}
+	return lookEvery
 }
 
 func keysChanged(events []fsm.Event) bool {

@@ -29,15 +29,18 @@ const (
 func Keep(ctx context.Context, src *pki.Source, sign pki.SignFunc, log *slog.Logger) {
 	retry := retryMin
 	share := rand.Float64() / spread
+	var notBefore time.Time // of the next attempt, after one that failed
 	for {
-		wait := untilDue(src, share)
+		wait := max(untilDue(src, share), notBefore.Sub(src.Now()))
 		if wait <= 0 {
-			if wait = renewNow(ctx, src, sign, log, retry); wait > 0 {
-				retry = min(2*retry, retryMax)
-			} else {
+			pause := renewNow(ctx, src, sign, log, retry)
+			if pause == 0 {
 				retry = retryMin
 				continue
 			}
+			retry = min(2*retry, retryMax)
+			notBefore = src.Now().Add(pause)
+			wait = pause
 		}
 		timer := time.NewTimer(min(wait, lookEvery))
 		select {
