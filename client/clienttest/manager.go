@@ -16,6 +16,7 @@ import (
 	"trivet/internal/pki"
 	"trivet/proto/telepresence/manager"
 	"trivet/proto/telepresence/managersvc"
+	commandv1 "trivet/proto/trivet/command/v1"
 	operatorv1 "trivet/proto/trivet/operator/v1"
 	"trivet/tunnel"
 )
@@ -69,6 +70,13 @@ type Manager struct {
 	Digests map[string]*operatorv1.DigestResponse
 	// Health is by server name.
 	Health map[string]*operatorv1.HealthResponse
+	// Audit and AuditHeads are what ListAudit sends, one record an answer.
+	Audit      []*commandv1.AuditRow
+	AuditHeads []*commandv1.AuditHead
+	// Limits are those in force.
+	Limits *commandv1.Limits
+	// Policies are in the order in which they are listed.
+	Policies []*commandv1.PolicyRow
 	// Support is what each server sends for a support bundle.
 	Support []*operatorv1.CollectResponse
 }
@@ -105,6 +113,7 @@ func New(t testing.TB, servers int) *Manager {
 		Tunnels:     make(chan *Tunnel, 1024),
 		Digests:     map[string]*operatorv1.DigestResponse{},
 		Health:      map[string]*operatorv1.HealthResponse{},
+		Limits:      &commandv1.Limits{SessionsPerIdentity: 64, Nodes: 10_000},
 	}
 	var err error
 	// Old enough that certificates can have expired.

@@ -1,8 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"trivet/internal/render"
 	commandv1 "trivet/proto/trivet/command/v1"
@@ -46,7 +48,7 @@ var auditClasses = []string{"security", "action", "lifecycle"}
 
 func newAuditCmd(a *App) *cobra.Command {
 	audit := group(&cobra.Command{Use: "audit", Short: "Who did what (role operator)"})
-	audit.AddCommand(newAuditListCmd(a), newAuditExportCmd(a))
+	audit.AddCommand(newAuditListCmd(a), newAuditExportCmd(a), newAuditVerifyCmd(a))
 	return audit
 }
 
@@ -146,11 +148,7 @@ longer than the cluster does. Class by class, in the order of their numbers.`,
 			err := f.each(q, false, func(r *operatorv1.ListAuditResponse) error {
 				heads = r.GetHeads()
 				for _, rec := range r.GetRecords() {
-					b, err := protojson.Marshal(rec)
-					if err != nil {
-						return err
-					}
-					if _, err := fmt.Fprintf(a.Out, "%s\n", b); err != nil {
+					if err := writeProtoLine(a.Out, rec, "", ""); err != nil {
 						return err
 					}
 				}
@@ -160,11 +158,7 @@ longer than the cluster does. Class by class, in the order of their numbers.`,
 				return err
 			}
 			for _, h := range heads {
-				b, err := protojson.Marshal(h)
-				if err != nil {
-					return err
-				}
-				if _, err := fmt.Fprintf(a.Out, "{\"head\":%s}\n", b); err != nil {
+				if err := writeProtoLine(a.Out, h, `{"head":`, "}"); err != nil {
 					return err
 				}
 			}
@@ -173,4 +167,20 @@ longer than the cluster does. Class by class, in the order of their numbers.`,
 	}
 	f.add(cmd)
 	return cmd
+}
+
+// writeProtoLine writes a message as one line. Exports of the same records are
+// the same bytes, which protojson alone does not promise.
+func writeProtoLine(w io.Writer, m proto.Message, before, after string) error {
+	raw, err := protojson.Marshal(m)
+	if err != nil {
+		return err
+	}
+	line := bytes.NewBufferString(before)
+	if err := json.Compact(line, raw); err != nil {
+		return err
+	}
+	line.WriteString(after + "\n")
+	_, err = w.Write(line.Bytes())
+	return err
 }

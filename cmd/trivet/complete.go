@@ -96,6 +96,17 @@ func (a *App) serverNames() completions {
 	})
 }
 
+func (a *App) policyNames() completions {
+	return a.names(func(ctx context.Context, api operatorsvc.OperatorClient) ([]string, error) {
+		r, err := api.ListPolicies(ctx, &operatorv1.ListPoliciesRequest{})
+		var out []string
+		for _, p := range r.GetPolicies() {
+			out = append(out, p.GetName())
+		}
+		return out, err
+	})
+}
+
 // contextNames completes from the context file.
 func (a *App) contextNames(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	f, err := a.ContextFile()

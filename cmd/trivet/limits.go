@@ -53,7 +53,12 @@ func newLimitsSetCmd(a *App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set NAME=VALUE…",
 		Short: "Change limits; 0 means the default",
-		Args:  cobra.MinimumNArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("%s needs at least one NAME=VALUE", cmd.CommandPath()).WithHint("usage: %s", cmd.UseLine())
+			}
+			return nil
+		},
 		RunE: a.ask(func(q query) error {
 			r, err := q.api.GetLimits(q.ctx, &operatorv1.GetLimitsRequest{})
 			if err != nil {
@@ -83,7 +88,7 @@ func setLimits(l *commandv1.Limits, args []string) error {
 	for _, arg := range args {
 		name, value, ok := strings.Cut(arg, "=")
 		if !ok {
-			return usage("%q is not NAME=VALUE", arg)
+			return usage("%q is not NAME=VALUE", arg).WithHint("for example sessionsPerIdentity=32; `trivet operator limits get` lists the names")
 		}
 		f := fields.ByJSONName(name)
 		if f == nil {
@@ -103,7 +108,7 @@ func setLimits(l *commandv1.Limits, args []string) error {
 		}
 		n, err := strconv.ParseUint(value, 10, bits)
 		if err != nil {
-			return usage("%s: %q is not a whole number from 0 to %d", name, value, uint64(1)<<bits-1)
+			return usage("%s: %q is not a whole number from 0 to %d", name, value, uint64(1)<<bits-1).WithHint("0 means the default")
 		}
 		if bits == 32 {
 			l.ProtoReflect().Set(f, protoreflect.ValueOfUint32(uint32(n)))
