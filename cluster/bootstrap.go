@@ -143,6 +143,7 @@ func (s *Server) hello(ctx context.Context, p Peer) {
 	if t := resp.GetServer().GetTime(); t != 0 {
 		s.dir.measured(resp.GetServer().GetId(), offsetOf(t, asked))
 	}
+	s.dir.tripped(resp.GetServer().GetId(), time.Since(asked))
 	s.dir.meet(resp.GetServer())
 	if len(s.cfg.Join) > 0 && !s.hasState.Load() {
 		for _, x := range resp.GetConfiguration() {

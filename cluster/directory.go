@@ -22,12 +22,13 @@ type directory struct {
 	mu      sync.Mutex
 	met     map[string]*peerv1.ServerInfo
 	clocks  map[string]clockOffset
+	trips   map[string]roundTrips
 	servers []raft.Server
 	changed chan struct{}
 }
 
 func newDirectory(self string, pool *peers.Pool) *directory {
-	return &directory{self: self, pool: pool, met: make(map[string]*peerv1.ServerInfo), clocks: make(map[string]clockOffset), changed: make(chan struct{}, 1)}
+	return &directory{self: self, pool: pool, met: make(map[string]*peerv1.ServerInfo), clocks: make(map[string]clockOffset), trips: make(map[string]roundTrips), changed: make(chan struct{}, 1)}
 }
 
 // meet records what a server said of itself. A server that comes under a new id

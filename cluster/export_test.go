@@ -38,6 +38,11 @@ func (s *Server) Integrity() *integrity.Monitor { return s.monitor }
 // SetClock makes the server believe that another one's clock is off.
 func (s *Server) SetClock(id string, offset time.Duration) { s.dir.measured(id, offset) }
 
+// LatencyCheck judges round trips.
+func LatencyCheck(fastest map[string]time.Duration, lease time.Duration, multiplier int) Check {
+	return latencyCheck(fastest, lease, multiplier)
+}
+
 // MayLead is what the death watch asks.
 func (s *Server) MayLead() bool { return s.mayLead() }
 

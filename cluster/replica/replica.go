@@ -275,6 +275,9 @@ func (r *Replica) IsLeader() bool { return r.raft.State() == raft.Leader }
 // 0 when it does not.
 func (r *Replica) LeaderTerm() uint64 { return r.term.Load() }
 
+// Lease is how long a leader may go without hearing from a majority.
+func (r *Replica) Lease() time.Duration { return baseLease * time.Duration(r.cfg.Multiplier) }
+
 // Term is the current term.
 func (r *Replica) Term() uint64 { return r.raft.CurrentTerm() }
 
