@@ -149,6 +149,9 @@ func (a *App) Dial(ctx context.Context) (*client.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
+	if src, err := c.Source(); err == nil && src.Bundle().Warning() != "" {
+		a.Printer().Notef("Warning: %s", src.Bundle().Warning())
+	}
 	return client.Dial(ctx, c, client.Options{Consistency: a.consistency()})
 }
 

@@ -49,6 +49,7 @@ func newCACmd(app *App) *cobra.Command {
 	f.StringArrayVar(&o.Nodes, "node-name", nil, "name of a node (repeatable)")
 	f.StringArrayVar(&o.Clients, "client-name", nil, "name of a client (repeatable)")
 	f.StringArrayVar(&o.Operators, "operator-name", nil, "name of an operator (repeatable)")
+	f.BoolVar(&o.Keep, "keep", false, "leave bundles alone that exist already")
 	f.DurationVar(&o.TTL, "ttl", defaultLeafTTL, "how long the certificates are valid")
 	cmd.AddCommand(init, newCAShowCmd(app), newCARotateCmd(app))
 	return cmd

@@ -63,7 +63,7 @@ func newServerCmd(app *App) *cobra.Command {
 	run.Flags().BoolVar(&noSync, "no-sync", false, "do not sync the log to disk (benches only)")
 	_ = run.Flags().MarkHidden("no-death-watch")
 	_ = run.Flags().MarkHidden("no-sync")
-	cmd.AddCommand(run)
+	cmd.AddCommand(run, newServerCheckCmd(app))
 	return cmd
 }
 

@@ -30,6 +30,9 @@ type Options struct {
 	Servers, Nodes, Clients, Operators []string
 	// TTL is how long the leaves are valid.
 	TTL time.Duration
+	// Keep leaves names alone that have a bundle already; otherwise such a name
+	// is an error.
+	Keep bool
 }
 
 // Made is one bundle that was written.
@@ -68,11 +71,14 @@ func Init(o Options, now time.Time) ([]Made, error) {
 	} {
 		for _, name := range group.names {
 			id := pki.ID{Cluster: o.Cluster, Role: group.role, Name: name}
+			dir := filepath.Join(o.Dir, group.dir, name)
+			if _, err := os.Stat(filepath.Join(dir, pki.ChainFile)); o.Keep && err == nil {
+				continue
+			}
 			b, err := ca.Issue(pki.Template{ID: id, TTL: o.TTL}, now)
 			if err != nil {
 				return made, fmt.Errorf("issue %s: %w", id, err)
 			}
-			dir := filepath.Join(o.Dir, group.dir, name)
 			if err := b.Write(dir); err != nil {
 				return made, err
 			}
