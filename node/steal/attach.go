@@ -125,8 +125,9 @@ func listen(ns *netns.Handle) (*net.TCPListener, error) {
 
 // refuseHost returns an error when ns is the namespace of this process or of
 // the machine's first one. Where the kernel hides the first process from this
-// one (no CAP_SYS_PTRACE over it, hidepid), only the former can be told; it is
-// the machine's own wherever the node is deployed as documented.
+// one (no CAP_SYS_PTRACE over it, hidepid), or shows it the first one of a
+// container, only the former can be told; it is the machine's own wherever the
+// node is deployed as documented.
 func refuseHost(ns *netns.Handle) error {
 	own, err := netns.Current()
 	if err != nil {
@@ -135,6 +136,9 @@ func refuseHost(ns *netns.Handle) error {
 	defer own.Close()
 	first, err := netns.Open("/proc/1/ns/net")
 	switch {
+	case err == nil && !amongAllProcesses():
+		first.Close()
+		first = own
 	case err == nil:
 		defer first.Close()
 	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
@@ -147,6 +151,18 @@ func refuseHost(ns *netns.Handle) error {
 	}
 	return errs.New(codes.FailedPrecondition, "HOST_NETWORK", "attach to %v: %w", ns, ErrHostNetwork).
 		WithHint("set hostNetwork: true in the workload source to steal from the whole machine's ports")
+}
+
+// initialPIDNamespace is the inode of the machine's first process namespace,
+// the same on all machines (PROC_PID_INIT_INO in include/linux/proc_ns.h).
+const initialPIDNamespace = "pid:[4026531836]"
+
+// amongAllProcesses tells whether process 1 is the machine's first one, and not
+// that of a container whose process namespace the node shares. When the kernel
+// does not say, it is taken for the machine's.
+func amongAllProcesses() bool {
+	ns, err := os.Readlink("/proc/self/ns/pid")
+	return err != nil || ns == initialPIDNamespace
 }
 
 // Namespace returns which namespace it is.

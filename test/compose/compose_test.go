@@ -35,7 +35,7 @@ const (
 
 // composition is a running docker-compose.yml.
 type composition struct {
-	*engine
+	*docker
 	project string
 	compose []string
 	dir     string
@@ -47,7 +47,7 @@ type composition struct {
 func start(t *testing.T) *composition {
 	t.Helper()
 	e := startEngine(t)
-	c := &composition{engine: e, project: fmt.Sprintf("trivet%d", os.Getpid()), dir: t.TempDir()}
+	c := &composition{docker: e, project: fmt.Sprintf("trivet%d", os.Getpid()), dir: t.TempDir()}
 	c.compose = append(e.composeCommand(), "-p", c.project)
 	image := c.project + ":test"
 	c.env = append(c.env, "TRIVET_IMAGE="+image, "DOCKER_BUILDKIT=0")

@@ -22,17 +22,17 @@ const (
 	composeTime = 3 * time.Minute
 )
 
-// engine is a Docker engine.
-type engine struct {
+// docker is a Docker engine.
+type docker struct {
 	t testing.TB
 	// env is added to the environment of every command.
 	env []string
 }
 
 // startEngine finds an engine, or starts one that ends with the test.
-func startEngine(t testing.TB) *engine {
+func startEngine(t testing.TB) *docker {
 	t.Helper()
-	e := &engine{t: t}
+	e := &docker{t: t}
 	if _, err := e.try(5*time.Second, "docker", "version"); err == nil {
 		return e
 	}
@@ -100,7 +100,7 @@ func tail(b []byte) []byte {
 }
 
 // try runs a command at the top of the repository.
-func (e *engine) try(d time.Duration, name string, args ...string) (string, error) {
+func (e *docker) try(d time.Duration, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
@@ -115,7 +115,7 @@ func (e *engine) try(d time.Duration, name string, args ...string) (string, erro
 }
 
 // run is try for a command that has to work.
-func (e *engine) run(name string, args ...string) string {
+func (e *docker) run(name string, args ...string) string {
 	e.t.Helper()
 	out, err := e.try(composeTime, name, args...)
 	if err != nil {
@@ -125,7 +125,7 @@ func (e *engine) run(name string, args ...string) string {
 }
 
 // composeCommand is docker-compose 1.29, or the plugin of Docker.
-func (e *engine) composeCommand() []string {
+func (e *docker) composeCommand() []string {
 	e.t.Helper()
 	if _, err := exec.LookPath("docker-compose"); err == nil {
 		return []string{"docker-compose"}
