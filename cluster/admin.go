@@ -179,13 +179,23 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(descBuild, 1, s.cfg.Version, runtime.Version())
 	gauge(descExpiry, float64(s.cfg.Source.Bundle().NotAfter.Unix()), "server")
-	for _, x := range s.Checks() {
-		gauge(descHealth, float64(slices.Index([]string{LevelOK, LevelWarning, LevelCritical}, x.Level)), x.Name)
+	for name, level := range worstByName(s.Checks()) {
+		gauge(descHealth, float64(level), name)
 	}
 	gauge(descOpen, float64(s.mux.Stats().Open))
 	for reason, n := range s.mux.Stats().Rejected {
 		count(descConns, n, string(reason))
 	}
+}
+
+// worstByName is the worst level of each check: one that found several things
+// is there several times, and a series twice would fail the whole scrape.
+func worstByName(checks []Check) map[string]int {
+	out := make(map[string]int, len(checks))
+	for _, x := range checks {
+		out[x.Name] = max(out[x.Name], slices.Index([]string{LevelOK, LevelWarning, LevelCritical}, x.Level))
+	}
+	return out
 }
 
 func bit(b bool) float64 {

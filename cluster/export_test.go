@@ -43,6 +43,9 @@ func LatencyCheck(fastest map[string]time.Duration, lease time.Duration, multipl
 	return latencyCheck(fastest, lease, multiplier)
 }
 
+// WorstByName is what the metric of the checks shows.
+func WorstByName(checks []Check) map[string]int { return worstByName(checks) }
+
 // MayLead is what the death watch asks.
 func (s *Server) MayLead() bool { return s.mayLead() }
 

@@ -46,3 +46,14 @@ func TestServersMeasureTheRoundTripsToEachOther(t *testing.T) {
 		return true
 	})
 }
+
+// TestACheckThatFindsSeveralThingsIsOneSeries: two of one name would fail the
+// whole scrape.
+func TestACheckThatFindsSeveralThingsIsOneSeries(t *testing.T) {
+	got := cluster.WorstByName([]cluster.Check{
+		{Name: "log", Level: cluster.LevelCritical}, {Name: "log", Level: cluster.LevelWarning}, {Name: "disk", Level: cluster.LevelOK},
+	})
+	if len(got) != 2 || got["log"] != 2 || got["disk"] != 0 {
+		t.Errorf("%v", got)
+	}
+}

@@ -26,6 +26,7 @@ var (
 	descCompared   = desc("fsm_hash_revision", "Newest revision at which a majority had this server's digest.")
 	descEpoch      = desc("fsm_restore_epoch", "Restores of the cluster by an operator.")
 	descClock      = desc("clock_offset_seconds", "How far another server's wall clock is ahead.", "server")
+	descTrip       = desc("peer_round_trip_seconds", "Fastest of the newest round trips to another server.", "server")
 )
 
 // raftCollector reads what concerns Raft and the equality of the servers.
@@ -77,5 +78,8 @@ func (c raftCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descEpoch, float64(s.machine.Root().Meta().GetRestoreEpoch()))
 	for id, o := range s.dir.offsets(time.Now().Add(-offsetFresh)) {
 		gauge(descClock, o.Seconds(), s.nameOf(id))
+	}
+	for name, d := range s.dir.fastest(time.Now().Add(-offsetFresh)) {
+		gauge(descTrip, d.Seconds(), name)
 	}
 }

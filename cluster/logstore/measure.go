@@ -12,6 +12,9 @@ const (
 	opAppend = "append"
 	opDelete = "delete"
 	opStable = "stable"
+
+	causeFull  = "full"
+	causeOther = "other"
 )
 
 // measures counts what the store does.
@@ -40,7 +43,7 @@ func newMeasures() *measures {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "trivet_raft_log_" + name, Help: help})
 	}
-	return &measures{
+	m := &measures{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "trivet_raft_log_write_seconds", Help: "Time of writes to the Raft log, sync included, by operation.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
@@ -57,15 +60,21 @@ func newMeasures() *measures {
 		misses:     counter("cache_misses_total", "Entries read from the disk."),
 		unreadable: counter("unreadable_total", "Entries that could not be read or whose checksum did not match."),
 	}
+	for _, op := range []string{opAppend, opDelete, opStable} {
+		for _, cause := range []string{causeFull, causeOther} {
+			m.errors.WithLabelValues(op, cause)
+		}
+	}
+	return m
 }
 
 // wrote notes the end of a write.
 func (m *measures) wrote(op string, took time.Duration, err error) {
 	m.seconds.WithLabelValues(op).Observe(took.Seconds())
 	if err != nil {
-		cause := "other"
+		cause := causeOther
 		if isFull(err) {
-			cause = "full"
+			cause = causeFull
 		}
 		m.errors.WithLabelValues(op, cause).Inc()
 	}
