@@ -75,7 +75,9 @@ func (x *execution) add(ctx context.Context, replaces string) error {
 	return err
 }
 
-// removeAndAdd takes a server that runs out of the configuration and back.
+// removeAndAdd takes a server that runs out of the configuration and adds it
+// again. Who was removed keeps silent from then on: it comes back empty, under
+// another id.
 func removeAndAdd(ctx context.Context, x *execution) error {
 	by := x.c.others(x.target.Index)[0].Index
 	id, err := x.c.id(ctx, by, x.target)
@@ -99,7 +101,10 @@ func removeAndAdd(ctx context.Context, x *execution) error {
 		return fmt.Errorf("%s is still a peer after it was removed", x.target.Name)
 	}
 	x.happened("%s (%s) was removed", x.target.Name, id)
-	return errors.Join(x.serve(ctx), x.add(ctx, ""))
+	if err := errors.Join(x.serve(ctx), x.killed(ctx, x.target), os.RemoveAll(x.target.dataDir())); err != nil {
+		return err
+	}
+	return errors.Join(x.revive(x.target), x.add(ctx, ""))
 }
 
 // replace loses a server with its disk and puts an empty one in its place.
