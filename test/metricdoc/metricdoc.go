@@ -19,6 +19,9 @@ import (
 // prefix of all metrics that are ours.
 const prefix = "trivet_"
 
+// runtimes start the names of what the traffic process says of its own runtime.
+var runtimes = []string{prefix + "node_traffic_go_", prefix + "node_traffic_process_"}
+
 // Sections of the catalogue.
 const (
 	Servers = "Servers"
@@ -75,7 +78,7 @@ func Exposed(bodies ...io.Reader) (map[string]Metric, error) {
 			return nil, fmt.Errorf("read metrics: %w", err)
 		}
 		for name, f := range families {
-			if !strings.HasPrefix(name, prefix) {
+			if !strings.HasPrefix(name, prefix) || slices.ContainsFunc(runtimes, func(r string) bool { return strings.HasPrefix(name, r) }) {
 				continue
 			}
 			types[name] = strings.ToLower(dto.MetricType_name[int32(f.GetType())])
