@@ -86,7 +86,7 @@ func TestSecretsOfEnvironmentsStayWithTheOwner(t *testing.T) {
 	info.Containers = map[string]*manager.AgentInfo_ContainerInfo{"app": {Environment: map[string]string{"PASSWORD": containerCanary}}}
 	agent, err := node.ArriveAsAgent(f.ctx, info)
 	must(t, err)
-	before := f.revision(0)
+	before := f.revision(1)
 	again, err := node.ArriveAsAgent(f.ctx, info)
 	must(t, err)
 	if again.GetSessionId() != agent.GetSessionId() {

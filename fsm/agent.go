@@ -30,26 +30,17 @@ func (t *tx) arriveAgent(op *commandv1.ArriveAgent) *commandv1.Result {
 	if res := t.checkPodReported(info); res != nil {
 		return res
 	}
+	sealed := op.GetSealedEnvironments()
 	if t.since2() {
-		limit := t.work.EffectiveLimits().GetAgentsPerNode()
-		if res := first(
-			tooLarge("agent information", info, maxAgentBytes),
-			tooLong("name", info.GetName(), "namespace", info.GetNamespace(), "product", info.GetProduct(), "version", info.GetVersion(),
-				"pod name", info.GetPodName(), "pod UID", info.GetPodUid(), "pod IP", info.GetPodIp()),
-			sealedTooLarge(op.GetSealedEnvironments()),
-		); res != nil {
+		if res := t.agentLimits(id, info, sealed, live); res != nil {
 			return res
 		}
-		if !live {
-			if res := t.within(t.work.SessionsOf(t.cmd.GetIdentity()), limit, ReasonLimitAgents, "agentsPerNode",
-				"%s has %d sessions, which is all it may", t.cmd.GetIdentity(), limit); res != nil {
-				return res
-			}
-		}
+	} else {
+		sealed = nil
 	}
 	row := old
-	if !live || !proto.Equal(old.GetAgent(), info) || !bytes.Equal(old.GetSealedEnvironments(), op.GetSealedEnvironments()) {
-		row = t.putAgent(id, old, op)
+	if !live || !proto.Equal(old.GetAgent(), info) || !bytes.Equal(old.GetSealedEnvironments(), sealed) {
+		row = t.putAgent(id, old, op, sealed)
 	}
 	gone := ""
 	if live && restarted(old.GetAgent(), info) {
@@ -61,6 +52,38 @@ func (t *tx) arriveAgent(op *commandv1.ArriveAgent) *commandv1.Result {
 	}
 	t.recheck(info.GetNamespace(), info.GetName(), gone)
 	return withSession(row)
+}
+
+// agentLimits refuses what is too large of an arriving agent, and one agent too
+// many of an identity, which is a node.
+func (t *tx) agentLimits(id string, info *manager.AgentInfo, sealed []byte, live bool) *commandv1.Result {
+	if res := first(
+		environmentTooLarge(info, sealed),
+		t.bounded("agent information", info, maxAgentBytes),
+		tooLong("name", info.GetName(), "namespace", info.GetNamespace(), "product", info.GetProduct(), "version", info.GetVersion(),
+			"pod name", info.GetPodName(), "pod UID", info.GetPodUid(), "pod IP", info.GetPodIp(), "session id", strings.TrimPrefix(id, agentPrefix)),
+	); res != nil || live {
+		return res
+	}
+	return t.sessionLimit(commandv1.SessionKind_SESSION_KIND_AGENT, t.work.limits.GetAgentsPerNode(), ReasonLimitAgents, "agentsPerNode")
+}
+
+// environmentTooLarge refuses an agent for the size of its environments alone:
+// without them it may arrive.
+func environmentTooLarge(info *manager.AgentInfo, sealed []byte) *commandv1.Result {
+	if res := sealedTooLarge(sealed); res != nil {
+		return res
+	}
+	size := proto.Size(info)
+	if size <= maxAgentBytes {
+		return nil
+	}
+	bare := edit(info)
+	bare.Environment, bare.Containers = nil, nil
+	if rest := proto.Size(bare); rest <= maxAgentBytes {
+		return environmentRefused(size-rest, maxAgentBytes-rest)
+	}
+	return nil
 }
 
 func checkAgent(info *manager.AgentInfo) *commandv1.Result {
@@ -131,7 +154,7 @@ func (t *tx) checkPodReported(info *manager.AgentInfo) *commandv1.Result {
 }
 
 func (t *tx) putAgent(
-	id string, old *commandv1.SessionRow, op *commandv1.ArriveAgent,
+	id string, old *commandv1.SessionRow, op *commandv1.ArriveAgent, sealed []byte,
 ) *commandv1.SessionRow {
 	var row *commandv1.SessionRow
 	if old != nil {
@@ -148,7 +171,7 @@ func (t *tx) putAgent(
 			row.Generation = commandv1.Generation_GENERATION_NEWER
 		}
 	}
-	row.Agent, row.SealedEnvironments = op.GetInfo(), op.GetSealedEnvironments()
+	row.Agent, row.SealedEnvironments = op.GetInfo(), sealed
 	put(t, &t.work.sessions, row)
 	return row
 }

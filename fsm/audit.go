@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"fmt"
-	"strings"
+	"slices"
 
 	commandv1 "trivet/proto/trivet/command/v1"
 )
@@ -19,10 +19,18 @@ const (
 // maxAuditText bounds each text of a record.
 const maxAuditText = 1024
 
-var auditRing = map[commandv1.AuditClass]uint64{
-	commandv1.AuditClass_AUDIT_CLASS_SECURITY:  auditLong,
-	commandv1.AuditClass_AUDIT_CLASS_ACTION:    auditLong,
-	commandv1.AuditClass_AUDIT_CLASS_LIFECYCLE: auditShort,
+// auditClasses are the classes that have a chain.
+var auditClasses = [...]commandv1.AuditClass{security, action, lifecycle}
+
+// ringOf returns how many records of a class are kept; 0 if it is none.
+func ringOf(class commandv1.AuditClass) uint64 {
+	switch class {
+	case security, action:
+		return auditLong
+	case lifecycle:
+		return auditShort
+	}
+	return 0
 }
 
 func auditKey(class commandv1.AuditClass, number uint64) string {
@@ -47,113 +55,42 @@ var auditKind = &kind[*commandv1.AuditRow]{
 	silent: true,
 }
 
-// audited says what is recorded of a command that was applied. what is empty
-// when nothing is. Nothing secret may be in it: no environment, no value of a
-// configuration key, no secret of a token, no key.
-func audited(c *commandv1.Command) (class commandv1.AuditClass, action, subject, detail string) {
-	const (
-		security  = commandv1.AuditClass_AUDIT_CLASS_SECURITY
-		human     = commandv1.AuditClass_AUDIT_CLASS_ACTION
-		lifecycle = commandv1.AuditClass_AUDIT_CLASS_LIFECYCLE
-	)
-	switch op := c.GetOp().(type) {
-	case *commandv1.Command_InitCluster:
-		return security, "cluster.init", op.InitCluster.GetClusterId(), ""
-	case *commandv1.Command_PutIdentity:
-		action = "identity.allow"
-		if op.PutIdentity.GetDenied() {
-			action = "identity.deny"
-		}
-		return security, action, op.PutIdentity.GetUri(), op.PutIdentity.GetReason()
-	case *commandv1.Command_CreateToken:
-		x := op.CreateToken
-		return security, "token.create", x.GetId(), fmt.Sprintf("role %s, names %q, uses %d", x.GetRole(), x.GetNameGlob(), x.GetUses())
-	case *commandv1.Command_ConsumeToken:
-		return security, "token.use", op.ConsumeToken.GetId(), op.ConsumeToken.GetRole() + "/" + op.ConsumeToken.GetName()
-	case *commandv1.Command_RevokeToken:
-		return security, "token.revoke", op.RevokeToken.GetId(), ""
-	case *commandv1.Command_PutKey:
-		return security, "key.put", op.PutKey.GetKey().GetId(), op.PutKey.GetKey().GetKind()
-	case *commandv1.Command_DeleteKey:
-		return security, "key.delete", op.DeleteKey.GetId(), ""
-	case *commandv1.Command_RemoveServer:
-		return security, "server.remove", op.RemoveServer.GetId(), ""
-	case *commandv1.Command_PutPolicy:
-		return security, "policy.put", op.PutPolicy.GetPolicy().GetName(), ""
-	case *commandv1.Command_DeletePolicy:
-		return security, "policy.delete", op.DeletePolicy.GetName(), ""
-	case *commandv1.Command_SetLimits:
-		return security, "limits.set", "", ""
-	case *commandv1.Command_CreateIntercept:
-		spec := op.CreateIntercept.GetSpec()
-		action = "intercept.create"
-		if op.CreateIntercept.GetForce() {
-			action = "intercept.create.force"
-		}
-		return human, action, interceptID(op.CreateIntercept.GetSessionId(), spec.GetName()), spec.GetNamespace() + "/" + spec.GetAgent()
-	case *commandv1.Command_RemoveIntercept:
-		id := op.RemoveIntercept.GetId()
-		if id == "" {
-			id = interceptID(op.RemoveIntercept.GetSessionId(), op.RemoveIntercept.GetName())
-		}
-		return human, "intercept.remove", id, ""
-	case *commandv1.Command_RemoveNode:
-		return human, "node.remove", op.RemoveNode.GetName(), ""
-	case *commandv1.Command_PutConfig:
-		// Users' keys are data, written by the thousand a second.
-		if strings.HasPrefix(op.PutConfig.GetKey(), systemConfig) {
-			return human, "config.put", op.PutConfig.GetKey(), ""
-		}
-	case *commandv1.Command_DeleteConfig:
-		if strings.HasPrefix(op.DeleteConfig.GetKey(), systemConfig) {
-			return human, "config.delete", op.DeleteConfig.GetKey(), ""
-		}
-	case *commandv1.Command_ArriveClient:
-		return lifecycle, "client.arrive", c.GetStampedId(), op.ArriveClient.GetInfo().GetName()
-	case *commandv1.Command_ArriveAgent:
-		info := op.ArriveAgent.GetInfo()
-		return lifecycle, "agent.arrive", info.GetNamespace() + "/" + info.GetName(), info.GetPodName()
-	case *commandv1.Command_Depart:
-		return lifecycle, "session.depart", op.Depart.GetSessionId(), ""
-	case *commandv1.Command_ExpireSessions:
-		items := op.ExpireSessions.GetItems()
-		if len(items) > 0 {
-			return lifecycle, "session.expire", items[0].GetSessionId(), fmt.Sprintf("%d sessions", len(items))
-		}
-	case *commandv1.Command_PutServer:
-		return lifecycle, "server.start", op.PutServer.GetServer().GetName(), op.PutServer.GetServer().GetVersion()
-	case *commandv1.Command_PutNode:
-		return lifecycle, "node.report", op.PutNode.GetNode().GetName(), op.PutNode.GetNode().GetVersion()
-	case *commandv1.Command_RecordAudit:
-		x := op.RecordAudit
-		return x.GetClass(), x.GetAction(), x.GetSubject(), x.GetDetail()
+// audit records a command after it was applied, if it is worth it.
+func (t *tx) audit(op *applier, res *commandv1.Result) {
+	class := op.class
+	if x := t.cmd.GetRecordAudit(); x != nil {
+		class = x.GetClass()
 	}
-	return commandv1.AuditClass_AUDIT_CLASS_UNSPECIFIED, "", "", ""
-}
-
-// systemConfig starts the keys that belong to trivet itself.
-const systemConfig = "trivet/"
-
-// audit records a command after it was applied. Refusals are recorded only
-// where somebody was not allowed to: whoever sends nonsense must not be able
-// to push everybody's records out of the ring.
-func (t *tx) audit(res *commandv1.Result) {
-	if res.GetReason() == ReasonIdentityDenied {
+	ring := ringOf(class)
+	if ring == 0 {
 		return
 	}
-	if code := res.GetCode(); code != commandv1.Code_CODE_OK && code != commandv1.Code_CODE_PERMISSION_DENIED {
+	more := ""
+	switch res.GetCode() {
+	case commandv1.Code_CODE_OK:
+		if !t.worthRecording() {
+			return
+		}
+	case commandv1.Code_CODE_PERMISSION_DENIED:
+		n := t.refusalsOnRecord(class)
+		if n >= maxRefusals || res.GetReason() == ReasonIdentityDenied {
+			return
+		}
+		if n == maxRefusals-1 {
+			more = moreRefusals
+		}
+	default:
 		return
 	}
-	class, action, subject, detail := audited(t.cmd)
-	ring, ok := auditRing[class]
-	if !ok || action == "" {
+	what := t.described(res)
+	if what.action == "" {
 		return
 	}
 	head, at := auditHead(t.work.meta.GetAudit(), class)
 	row := &commandv1.AuditRow{
 		Class: class, Number: head.GetNumber() + 1, Revision: t.revision(), Time: t.now(), Identity: t.cmd.GetIdentity(),
-		Action: cut(action), Subject: cut(subject), Code: res.GetCode(), Reason: res.GetReason(), Detail: cut(detail),
-		PreviousHash: head.GetHash(),
+		Action: cut(what.action, maxAuditText), Subject: cut(what.subject, maxAuditText), Code: res.GetCode(), Reason: res.GetReason(),
+		Detail: cut(what.detail, maxAuditText) + more, PreviousHash: head.GetHash(),
 	}
 	row.Hash = auditHash(t.enc, row)
 	put(t, &t.work.audit, row)
@@ -163,7 +100,7 @@ func (t *tx) audit(res *commandv1.Result) {
 		next.Oldest++
 	}
 	// Published metas share the slice.
-	heads := append([]*commandv1.AuditHead(nil), t.work.meta.GetAudit()...)
+	heads := slices.Clone(t.work.meta.GetAudit())
 	if at < 0 {
 		heads = append(heads, next)
 	} else {
@@ -181,19 +118,13 @@ func auditHead(heads []*commandv1.AuditHead, class commandv1.AuditClass) (*comma
 	return nil, -1
 }
 
-// cut bounds a text, which may come from anybody.
-func cut(s string) string {
-	if len(s) > maxAuditText {
-		return strings.ToValidUTF8(s[:maxAuditText], "")
-	}
-	return s
-}
-
 // auditHash covers everything in a record but the hash itself and the
 // revisions that the table keeps.
 func auditHash(e *encoder, row *commandv1.AuditRow) []byte {
-	row = edit(row)
-	row.Hash, row.CreateRevision, row.ModifyRevision = nil, 0, 0
+	if len(row.GetHash()) > 0 { // else it is being made
+		row = edit(row)
+		row.Hash, row.CreateRevision, row.ModifyRevision = nil, 0, 0
+	}
 	e.buf = e.buf[:0]
 	e.str("trivet audit")
 	e.message(row.ProtoReflect())
@@ -235,16 +166,6 @@ func VerifyAudit(records []*commandv1.AuditRow, head *commandv1.AuditHead) error
 	return nil
 }
 
-func (t *tx) recordAudit(op *commandv1.RecordAudit) *commandv1.Result {
-	if _, ok := auditRing[op.GetClass()]; !ok {
-		return invalid("audit class %v is unknown", op.GetClass())
-	}
-	if op.GetAction() == "" {
-		return invalid("audit action must not be empty")
-	}
-	return done()
-}
-
 // Audit yields the records of a class after a number, oldest first.
 func (r *Root) Audit(class commandv1.AuditClass, after uint64) func(yield func(*commandv1.AuditRow) bool) {
 	return func(yield func(*commandv1.AuditRow) bool) {
@@ -257,7 +178,7 @@ func (r *Root) Audit(class commandv1.AuditClass, after uint64) func(yield func(*
 // auditProblems checks the chains.
 func (r *Root) auditProblems(yield func(string) bool) {
 	total := 0
-	for class := range auditRing {
+	for _, class := range auditClasses {
 		head, _ := auditHead(r.meta.GetAudit(), class)
 		var rows []*commandv1.AuditRow
 		for row := range r.Audit(class, 0) {

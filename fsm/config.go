@@ -57,7 +57,7 @@ func (t *tx) putConfig(op *commandv1.PutConfig) *commandv1.Result {
 	old, exists := t.work.configs.get(op.GetKey())
 	grows := len(op.GetValue()) - len(old.GetValue())
 	if t.since2() && (!exists || grows > 0) {
-		l := t.work.EffectiveLimits()
+		l := t.work.limits
 		if !exists && uint32(t.work.configs.rows.Len()) >= l.GetConfigKeys() {
 			return overLimit(ReasonLimitConfigKeys, "configKeys", "there are %d configuration keys, which is all there may be", l.GetConfigKeys())
 		}

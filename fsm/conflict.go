@@ -26,6 +26,17 @@ func (c *Conflict) Displaceable() bool {
 	return c.With.GetOwnerState() == commandv1.OwnerState_OWNER_STATE_AWAY
 }
 
+// leftBy tells whether what is in the way was left behind by somebody who comes
+// back under another session: a client that was killed makes the intercept of
+// the same name again. The same person's intercept of another name may be that
+// of a second laptop, which is only asleep, and wants force. Clients without a
+// certificate share one identity, which proves nothing.
+func (c *Conflict) leftBy(session *commandv1.SessionRow, spec *manager.InterceptSpec) bool {
+	return c.Displaceable() && c.With.GetSpec().GetName() == spec.GetName() &&
+		session.GetIdentity() != "" && c.With.GetIdentity() == session.GetIdentity() &&
+		!session.GetCompat() && !c.With.GetCompat()
+}
+
 // Message names the other intercept, the port, the other client and the
 // reason, in one line.
 func (c *Conflict) Message() string {
@@ -57,14 +68,21 @@ func claims(d manager.InterceptDispositionType) bool {
 
 // CheckConflict is the dry run of CreateIntercept's conflict rules: it returns
 // the first intercept, by id, that would keep sessionID from making one with
-// this spec, or nil. An intercept of the same session and name does not count,
-// because creating it would fail for its name already.
+// this spec without force, or nil. An intercept of the same session and name
+// does not count, because creating it would fail for its name already, nor one
+// that sessionID's owner left behind and may displace.
 func (r *Root) CheckConflict(spec *manager.InterceptSpec, sessionID string) *Conflict {
 	workload, _ := r.Workload(spec.GetNamespace(), spec.GetAgent())
 	if resolved, err := resolveSpec(workload, spec); err == nil {
 		spec = resolved
 	}
-	return r.conflictOf(spec, interceptID(sessionID, spec.GetName()))
+	session, _ := r.Session(sessionID)
+	for _, c := range r.conflicts(spec, interceptID(sessionID, spec.GetName()), 0) {
+		if !c.leftBy(session, spec) {
+			return c
+		}
+	}
+	return nil
 }
 
 // conflictOf returns the first claiming intercept but self that spec conflicts

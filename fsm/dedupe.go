@@ -4,33 +4,15 @@ import (
 	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
-	"slices"
 	"strings"
-
-	"google.golang.org/protobuf/proto"
 
 	commandv1 "trivet/proto/trivet/command/v1"
 )
 
-// Bounds of the dedupe table. A writer that keeps within its own bounds is
-// never affected by others unless there are more than maxWriters of them.
 const (
 	// maxAnswers is the number of answers that one writer may leave unfetched.
+	// Servers keep fewer calls open than that.
 	maxAnswers = 1024
-	// maxWriterBytes bounds the size of those answers.
-	maxWriterBytes = 4 << 20
-	// maxWriters bounds the writers overall; the least recently used goes.
-	maxWriters = 4096
-	// maxDedupeBytes bounds the answers overall, in the same way.
-	maxDedupeBytes = 64 << 20
-	// maxIdentityWriters and maxIdentityBytes bound what one identity may take of
-	// these: beyond them its own least recently used writer goes, so that nobody
-	// pushes out the answers of others.
-	maxIdentityWriters = 256
-	maxIdentityBytes   = 8 << 20
-	// bigAnswer is the size of a row above which a server's answers keep only the
-	// row's name: the row itself is looked up when the command is repeated.
-	bigAnswer = 4 << 10
 	// writerIdle is how long a writer is remembered after its last command.
 	writerIdle = 24 * 60 * 60 * 1e9
 	// idleDropsPerCommand bounds how many idle writers one command forgets, so
@@ -56,6 +38,10 @@ type writer struct {
 }
 
 func (w *writer) key() string { return part(w.identity) + w.name }
+
+func (w *writer) isServer() bool {
+	return w.identity == "" && strings.HasPrefix(w.name, serverWriters)
+}
 
 var writerKind = &kind[*writer]{
 	id:  TableDedupe,
@@ -160,7 +146,7 @@ func (t *tx) admit(req *commandv1.RequestId) (*slot, *commandv1.Result) {
 		res := t.recall(edit(stored.result))
 		res.Repeated = true
 		return nil, res
-	case w.answers >= maxAnswers || w.bytes >= maxWriterBytes:
+	case w.answers >= maxAnswers || w.bytes >= t.maxBytesOf(w):
 		t.keep(s)
 		return nil, hinted(refuse(commandv1.Code_CODE_RESOURCE_EXHAUSTED, ReasonDedupeFull,
 			"%s has %d unfetched answers of %d bytes", w.name, w.answers, w.bytes),
@@ -220,7 +206,7 @@ func (t *tx) release(w *writer, lowest uint64) {
 // keep stores a known writer's row when there is no answer to store with it.
 func (t *tx) keep(s *slot) {
 	if _, ok := t.work.writers.get(s.writer.key()); ok {
-		put(t, &t.work.writers, s.writer)
+		t.putWriter(s.writer)
 	}
 }
 
@@ -231,124 +217,15 @@ func (t *tx) settle(s *slot, res *commandv1.Result) {
 	if _, ok := t.work.writers.get(key); !ok {
 		// It is new, or the command itself has forgotten it.
 		w.answers, w.bytes = 0, 0
-		if t.since2() {
-			t.makeRoomFor(w)
-		}
-		if t.work.writers.rows.Len() >= maxWriters {
-			t.evict(key)
-		}
+		t.makeRoomFor(w)
 	}
 	put(t, &t.work.answers, &answer{writer: key, number: s.number, hash: s.hash, result: t.memo(w, res)})
 	kept, _ := t.work.answers.rows.Get(answerKey(key, s.number))
 	w.answers++
 	w.bytes += kept.size
 	t.work.dedupeBytes += kept.size
-	put(t, &t.work.writers, w)
-	for t.since2() && t.identityBytes(w.identity) > maxIdentityBytes && t.evictOf(w.identity, key) {
-		continue
-	}
-	for t.work.dedupeBytes > maxDedupeBytes && t.evict(key) {
-		continue
-	}
-}
-
-// writersOf yields the writers of one identity; those of servers have none.
-func (t *tx) writersOf(identity string, yield func(*writer) bool) {
-	if identity == "" {
-		return
-	}
-	t.work.writers.rows.Ascend(part(identity), func(_ string, s *stored[*writer]) bool {
-		return s.row.identity == identity && yield(s.row)
-	})
-}
-
-// makeRoomFor forgets the identity's own oldest writer when it has as many as
-// it may.
-func (t *tx) makeRoomFor(w *writer) {
-	n := 0
-	t.writersOf(w.identity, func(*writer) bool { n++; return n < maxIdentityWriters })
-	if n >= maxIdentityWriters {
-		t.evictOf(w.identity, w.key())
-	}
-}
-
-func (t *tx) identityBytes(identity string) (bytes int) {
-	t.writersOf(identity, func(w *writer) bool { bytes += w.bytes; return true })
-	return bytes
-}
-
-// evictOf forgets the identity's least recently used writer that is not keep.
-func (t *tx) evictOf(identity, keep string) bool {
-	var victim *writer
-	t.writersOf(identity, func(w *writer) bool {
-		if w.key() != keep && (victim == nil || w.usedAt < victim.usedAt) {
-			victim = w
-		}
-		return true
-	})
-	if victim == nil {
-		return false
-	}
-	t.forget(victim.key())
-	return true
-}
-
-// memo returns what is kept of a result. A configuration value is left out:
-// its writer has it, and a thousand of them would be half a gigabyte. Of a big
-// row, a server's answer keeps only the name, because all callers of a server
-// share the room for its answers.
-func (t *tx) memo(w *writer, res *commandv1.Result) *commandv1.Result {
-	if t.since2() && w.identity == "" && proto.Size(res) > bigAnswer {
-		if named := onlyName(res); named != nil {
-			return named
-		}
-	}
-	row := res.GetConfig()
-	if len(row.GetValue()) == 0 {
-		return edit(res)
-	}
-	row = edit(row)
-	row.Value = nil
-	kept := edit(res)
-	kept.Row = &commandv1.Result_Config{Config: row}
-	return kept
-}
-
-// onlyName returns a result whose row has nothing but its key; nil for rows
-// that are never big.
-func onlyName(res *commandv1.Result) *commandv1.Result {
-	kept := edit(res)
-	switch row := res.GetRow().(type) {
-	case *commandv1.Result_Session:
-		kept.Row = &commandv1.Result_Session{Session: &commandv1.SessionRow{Id: row.Session.GetId()}}
-	case *commandv1.Result_Intercept:
-		kept.Row = &commandv1.Result_Intercept{Intercept: &commandv1.InterceptRow{Id: row.Intercept.GetId()}}
-	case *commandv1.Result_Workload:
-		kept.Row = &commandv1.Result_Workload{Workload: &commandv1.WorkloadRow{Namespace: row.Workload.GetNamespace(), Name: row.Workload.GetName()}}
-	default:
-		return nil
-	}
-	return kept
-}
-
-// recall undoes onlyName: it puts the present row in the place of its name. A
-// row that is gone meanwhile stays a name.
-func (t *tx) recall(res *commandv1.Result) *commandv1.Result {
-	switch row := res.GetRow().(type) {
-	case *commandv1.Result_Session:
-		if now, ok := t.work.Session(row.Session.GetId()); ok && row.Session.GetCreateRevision() == 0 {
-			res.Row = &commandv1.Result_Session{Session: now}
-		}
-	case *commandv1.Result_Intercept:
-		if now, ok := t.work.Intercept(row.Intercept.GetId()); ok && row.Intercept.GetCreateRevision() == 0 {
-			res.Row = &commandv1.Result_Intercept{Intercept: now}
-		}
-	case *commandv1.Result_Workload:
-		if now, ok := t.work.Workload(row.Workload.GetNamespace(), row.Workload.GetName()); ok && row.Workload.GetCreateRevision() == 0 {
-			res.Row = &commandv1.Result_Workload{Workload: now}
-		}
-	}
-	return res
+	t.putWriter(w)
+	t.keepWithin(w)
 }
 
 func (t *tx) dropAnswer(writer string, number uint64) (size int) {
@@ -367,60 +244,5 @@ func (t *tx) forget(key string) {
 	for _, number := range numbers {
 		t.dropAnswer(key, number)
 	}
-	drop(t, &t.work.writers, key)
-}
-
-// evict forgets the least recently used writer that is not keep. It reports
-// whether there was one.
-func (t *tx) evict(keep string) bool {
-	victim := ""
-	t.work.writers.indexes[writersByUse].Scan(func(_, key string) bool {
-		if key != keep {
-			victim = key
-		}
-		return victim == ""
-	})
-	if victim == "" {
-		return false
-	}
-	t.forget(victim)
-	return true
-}
-
-func (t *tx) forgetIdle() {
-	var idle []string
-	t.work.writers.indexes[writersByUse].Scan(func(_, key string) bool {
-		w, _ := t.work.writers.get(key)
-		if t.now()-w.usedAt < writerIdle || len(idle) == idleDropsPerCommand {
-			return false
-		}
-		idle = append(idle, key)
-		return true
-	})
-	for _, key := range idle {
-		t.forget(key)
-	}
-}
-
-// forgetIncarnations drops the writers of a server's earlier processes: nobody
-// is left to ask for their answers.
-func (t *tx) forgetIncarnations(names []string, bootID string) {
-	var prefixes []string
-	for _, name := range names {
-		if name != "" {
-			prefixes = append(prefixes, serverWriters+name+"/")
-		}
-	}
-	var gone []string
-	for w := range t.work.writers.all {
-		if slices.ContainsFunc(prefixes, func(p string) bool {
-			boot, ok := strings.CutPrefix(w.name, p)
-			return ok && boot != bootID
-		}) {
-			gone = append(gone, w.key())
-		}
-	}
-	for _, key := range gone {
-		t.forget(key)
-	}
+	t.dropWriter(key)
 }

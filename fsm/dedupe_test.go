@@ -88,7 +88,7 @@ func TestWritersAreBounded(t *testing.T) {
 		_, ok := r.m.Root().writers.get((&writer{name: name}).key())
 		return ok
 	}
-	for i := range maxWriters {
+	for i := range defaultBounds.writers {
 		send(fmt.Sprintf("client/%04d", i))
 	}
 	send("client/0000") // used again: 0001 is now the one used longest ago
@@ -96,7 +96,7 @@ func TestWritersAreBounded(t *testing.T) {
 	if !known("client/0000") || known("client/0001") || !known("client/0002") || !known("client/new") {
 		t.Error("another writer than the least recently used one was forgotten")
 	}
-	if n := r.m.Root().Len(TableDedupe); n != maxWriters {
+	if n := r.m.Root().Len(TableDedupe); n != defaultBounds.writers {
 		t.Errorf("%d writers", n)
 	}
 	if err := r.m.Root().Verify(); err != nil {
@@ -115,7 +115,7 @@ func TestAnswersOverallAreBounded(t *testing.T) {
 		r.entry(r.stamp(withRequest(c, fmt.Sprintf("client/%02d", i), 1, 1)))
 	}
 	root := r.m.Root()
-	if root.dedupeBytes > maxDedupeBytes || root.dedupeBytes < maxDedupeBytes/2 {
+	if root.dedupeBytes > defaultBounds.bytes || root.dedupeBytes < defaultBounds.bytes/2 {
 		t.Errorf("%d bytes are kept", root.dedupeBytes)
 	}
 	if _, ok := root.writers.get((&writer{name: "client/89"}).key()); !ok {

@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"math/bits"
+
+	commandv1 "trivet/proto/trivet/command/v1"
 )
 
 // SchemaVersion is the version of the canonical encoding and of everything the
@@ -56,13 +58,24 @@ func (e *encoder) element(tag byte, key string, body func()) element {
 // the revision. Replicas of equal SchemaVersion have equal digests at equal
 // revisions; the log position is not part of it. It costs two hashes whatever
 // the size of the state.
-func (r *Root) Digest() [32]byte {
+func (r *Root) Digest() [32]byte { return r.digestible().digest() }
+
+// digestible is all of a state that its digest is made of.
+type digestible struct {
+	revision uint64
+	meta     *commandv1.MetaRow
+	sum      sum
+}
+
+func (r *Root) digestible() digestible { return digestible{r.revision, r.meta, r.sum} }
+
+func (d digestible) digest() [32]byte {
 	e := newEncoder()
 	e.str("trivet fsm")
 	e.uvarint(uint64(SchemaVersion))
-	e.uvarint(r.revision)
-	e.message(r.meta.ProtoReflect())
-	for _, word := range r.sum {
+	e.uvarint(d.revision)
+	e.message(d.meta.ProtoReflect())
+	for _, word := range d.sum {
 		e.buf = binary.LittleEndian.AppendUint64(e.buf, word)
 	}
 	return sha256.Sum256(e.buf)

@@ -15,22 +15,19 @@ type DigestAt struct {
 // which are hardly ever at the same revision when they are asked, can compare
 // one that both have passed. Digests are computed when they are asked for.
 type digests struct {
-	mu    sync.Mutex
-	roots [digestHistory]lightRoot // guarded by mu
-	next  int                      // guarded by mu
+	mu   sync.Mutex
+	ring [digestHistory]digestible // guarded by mu
+	next int                       // guarded by mu
 }
 
-// lightRoot is what the digest of a root needs, without its tables.
-type lightRoot struct{ root *Root }
-
-func light(r *Root) lightRoot {
-	return lightRoot{&Root{revision: r.revision, meta: r.meta, sum: r.sum}}
-}
-
+// add notes a state. An entry without commands leads to none of its own.
 func (d *digests) add(r *Root) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.roots[d.next%digestHistory] = light(r)
+	if d.next > 0 && d.ring[(d.next-1)%digestHistory].revision == r.revision {
+		return
+	}
+	d.ring[d.next%digestHistory] = r.digestible()
 	d.next++
 }
 
@@ -38,24 +35,29 @@ func (d *digests) add(r *Root) {
 func (d *digests) reset(r *Root) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.roots = [digestHistory]lightRoot{}
-	d.roots[0], d.next = light(r), 1
+	clear(d.ring[:])
+	d.ring[0], d.next = r.digestible(), 1
 }
 
 // Digests returns the digests at the revisions after the last log entries, at
-// or above a revision, in order. It may be called from anywhere.
+// or above a revision, in order. It may be called from anywhere and holds the
+// writer up no longer than it takes to copy the list.
 func (m *Machine) Digests(from uint64) []DigestAt {
-	m.digests.mu.Lock()
-	var roots []*Root
-	for i := max(0, m.digests.next-digestHistory); i < m.digests.next; i++ {
-		if r := m.digests.roots[i%digestHistory].root; r.revision >= from {
-			roots = append(roots, r)
-		}
-	}
-	m.digests.mu.Unlock()
-	out := make([]DigestAt, len(roots))
-	for i, r := range roots {
-		out[i] = DigestAt{r.revision, r.Digest()}
+	passed := m.digests.since(from)
+	out := make([]DigestAt, len(passed))
+	for i, d := range passed {
+		out[i] = DigestAt{d.revision, d.digest()}
 	}
 	return out
+}
+
+func (d *digests) since(from uint64) (passed []digestible) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := max(0, d.next-digestHistory); i < d.next; i++ {
+		if at := d.ring[i%digestHistory]; at.revision >= from {
+			passed = append(passed, at)
+		}
+	}
+	return passed
 }

@@ -13,6 +13,7 @@ import (
 var (
 	genIdentity = rapid.SampledFrom([]string{
 		"", "", "spiffe://c/client/alice", "spiffe://c/client/bob", "spiffe://c/node/n1", "spiffe://c/operator/olga",
+		"spiffe://c/server/s1",
 	})
 	genClient    = rapid.SampledFrom([]string{"alice", "bob", "carol"})
 	genSession   = rapid.SampledFrom([]string{"alice", "bob", "carol", "agent:u1", "agent:u2", "agent:u3", "ghost"})
@@ -31,7 +32,8 @@ var (
 // genCommand draws any command, most of them sensible.
 func genCommand(t *rapid.T, now int64) *commandv1.Command {
 	c := &commandv1.Command{
-		Version:   CommandVersion,
+		// Mostly today's; the rest is from servers that are not upgraded yet.
+		Version:   CommandVersion - uint32(rapid.IntRange(0, 9).Draw(t, "older")/9),
 		Identity:  genIdentity.Draw(t, "identity"),
 		Time:      now + rapid.Int64Range(-2, 20).Draw(t, "seconds")*1e9,
 		StampedId: rapid.SampledFrom([]string{"alice", "bob", "carol", "u1", "u2", ""}).Draw(t, "stamp"),
@@ -82,6 +84,7 @@ func genArriveAgent(t *rapid.T, c *commandv1.Command) {
 	}
 	c.Op = &commandv1.Command_ArriveAgent{ArriveAgent: &commandv1.ArriveAgent{
 		Info: info, SessionId: rapid.SampledFrom([]string{"", "", "agent:u1", "x"}).Draw(t, "session"),
+		SealedEnvironments: []byte(rapid.SampledFrom([]string{"", "", "sealed"}).Draw(t, "sealed")),
 	}}
 }
 
@@ -268,6 +271,11 @@ func genOthers(t *rapid.T, c *commandv1.Command) {
 	case 8:
 		c.Op = &commandv1.Command_SetLimits{SetLimits: &commandv1.SetLimits{Limits: &commandv1.Limits{
 			SessionsPerIdentity: rapid.Uint32Range(0, 3).Draw(t, "sessions"), ConfigKeys: rapid.Uint32Range(0, 3).Draw(t, "keys"),
+			InterceptsPerIdentity: rapid.Uint32Range(0, 3).Draw(t, "intercepts"), AgentsPerNode: rapid.Uint32Range(0, 3).Draw(t, "agents"),
 		}}}
+	case 9:
+		c.Op = &commandv1.Command_RecordAudit{RecordAudit: &commandv1.RecordAudit{
+			Class: commandv1.AuditClass(rapid.Int32Range(0, 4).Draw(t, "class")), Action: genName.Draw(t, "action"), Detail: genKey.Draw(t, "detail"),
+		}}
 	}
 }

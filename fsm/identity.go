@@ -53,6 +53,11 @@ func (t *tx) putIdentity(op *commandv1.PutIdentity) *commandv1.Result {
 	if op.GetUri() == "" {
 		return invalid("identity must not be empty")
 	}
+	if t.since2() {
+		if res := tooLong("identity", op.GetUri(), "reason", op.GetReason()); res != nil {
+			return res
+		}
+	}
 	put(t, &t.work.identities, &commandv1.IdentityRow{
 		Uri: op.GetUri(), Denied: op.GetDenied(), Reason: op.GetReason(), ChangedAt: t.now(),
 	})

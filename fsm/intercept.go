@@ -52,7 +52,7 @@ func (t *tx) createIntercept(op *commandv1.CreateIntercept) *commandv1.Result {
 	}
 	if t.since2() {
 		if res := first(
-			tooLarge("intercept", spec, maxSpecBytes),
+			t.bounded("intercept", spec, maxSpecBytes),
 			tooLong("name", spec.GetName(), "client", spec.GetClient(), "agent", spec.GetAgent(), "namespace", spec.GetNamespace(),
 				"mechanism", spec.GetMechanism(), "port identifier", spec.GetPortIdentifier(), "service name", spec.GetServiceName()),
 		); res != nil {
@@ -183,7 +183,7 @@ func (t *tx) hasAgents(namespace, workload string) bool {
 
 // interceptLimits refuses an intercept too many of an identity or a namespace.
 func (t *tx) interceptLimits(session *commandv1.SessionRow, spec *manager.InterceptSpec) *commandv1.Result {
-	l := t.work.EffectiveLimits()
+	l := t.work.limits
 	if session.GetIdentity() == "" {
 		return nil
 	}
@@ -206,15 +206,14 @@ func (t *tx) interceptLimits(session *commandv1.SessionRow, spec *manager.Interc
 }
 
 // displace makes room for an intercept: what is in the way of it and has an
-// absent owner ends, with force, or when the absent owner is the same identity,
-// as after a crash. It returns what to tell the caller about that.
+// absent owner ends, with force, or without when it is what the same owner left
+// behind. It returns what to tell the caller about that.
 func (t *tx) displace(
 	session *commandv1.SessionRow, spec *manager.InterceptSpec, id string, force bool,
 ) (told string, res *commandv1.Result) {
 	all := t.work.conflicts(spec, id, 0)
 	for _, c := range all {
-		own := t.since2() && session.GetIdentity() != "" && c.With.GetIdentity() == session.GetIdentity()
-		if !c.Displaceable() || !force && !own {
+		if !c.Displaceable() || !force && !(t.since2() && c.leftBy(session, spec)) {
 			return "", c.result()
 		}
 	}

@@ -25,6 +25,11 @@ func keysDenied() *commandv1.Result {
 	return refuse(commandv1.Code_CODE_PERMISSION_DENIED, ReasonKeyDenied, "only servers and operators may change keys")
 }
 
+func keyInUse(row *commandv1.KeyRow) *commandv1.Result {
+	return hinted(refuse(commandv1.Code_CODE_FAILED_PRECONDITION, ReasonKeyActive, "key %q is in use", row.GetId()),
+		"make another key of kind %q active first", row.GetKind())
+}
+
 // putKey stores a key. At most one of a kind is active: making one so retires
 // the others, which stay for what they have signed or sealed.
 func (t *tx) putKey(op *commandv1.PutKey) *commandv1.Result {
@@ -46,6 +51,8 @@ func (t *tx) putKey(op *commandv1.PutKey) *commandv1.Result {
 	switch {
 	case exists && old.GetKind() != key.GetKind():
 		return invalid("key %q is of kind %q, not %q", key.GetId(), old.GetKind(), key.GetKind())
+	case old.GetActive() && !key.GetActive():
+		return keyInUse(old)
 	case !exists && t.work.keys.rows.Len() >= maxKeys:
 		return refuse(commandv1.Code_CODE_RESOURCE_EXHAUSTED, ReasonLimitKeys, "there are %d keys already", maxKeys)
 	}
@@ -79,8 +86,7 @@ func (t *tx) deleteKey(op *commandv1.DeleteKey) *commandv1.Result {
 		return done()
 	}
 	if row.GetActive() {
-		return hinted(refuse(commandv1.Code_CODE_FAILED_PRECONDITION, ReasonKeyActive, "key %q is in use", op.GetId()),
-			"make another key of kind %q active first", row.GetKind())
+		return keyInUse(row)
 	}
 	drop(t, &t.work.keys, op.GetId())
 	return done()
@@ -95,15 +101,4 @@ func compareRevision(what, key string, have uint64, want *uint64) *commandv1.Res
 	return hinted(refuse(commandv1.Code_CODE_ABORTED, ReasonConflict,
 		"%s %q was changed: modify revision is %d, not %d", what, key, have, *want),
 		"read it again and repeat the change on what it holds now")
-}
-
-// removeServer forgets a server that has left the Raft configuration.
-func (t *tx) removeServer(op *commandv1.RemoveServer) *commandv1.Result {
-	row, ok := t.work.servers.get(op.GetId())
-	if !ok {
-		return done()
-	}
-	t.forgetIncarnations([]string{row.GetId(), row.GetName()}, "")
-	drop(t, &t.work.servers, op.GetId())
-	return withServer(row)
 }

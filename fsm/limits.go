@@ -25,28 +25,21 @@ func DefaultLimits() *commandv1.Limits {
 }
 
 // EffectiveLimits returns the limits of the cluster, with the defaults filled
-// in.
-func (r *Root) EffectiveLimits() *commandv1.Limits {
+// in. The caller may change the copy it gets.
+func (r *Root) EffectiveLimits() *commandv1.Limits { return proto.CloneOf(r.limits) }
+
+func limitsOf(meta *commandv1.MetaRow) *commandv1.Limits {
 	l := DefaultLimits()
-	proto.Merge(l, r.meta.GetLimits()) // fields that are 0 are left alone
+	proto.Merge(l, meta.GetLimits()) // fields that are 0 are left alone
 	return l
 }
 
-// Sizes of what comes from outside, but for environments.
-const (
-	maxText        = 512
-	maxClientBytes = 16 << 10
-	maxAgentBytes  = 256 << 10
-	maxSpecBytes   = 64 << 10
-	maxNodeBytes   = 16 << 10
-	maxSealedBytes = 384 << 10
-)
-
 func (t *tx) setLimits(op *commandv1.SetLimits) *commandv1.Result {
-	if role, _ := roleOf(t.cmd.GetIdentity()); t.cmd.GetIdentity() != "" && role != roleOperator {
-		return refuse(commandv1.Code_CODE_PERMISSION_DENIED, ReasonOperatorOnly, "only operators may change limits")
+	if res := t.operatorOnly("limits"); res != nil {
+		return res
 	}
 	t.work.meta.Limits = op.GetLimits()
+	t.work.limits = limitsOf(t.work.meta)
 	t.events = append(t.events, Event{
 		Revision: t.revision(), Table: TableMeta, Key: metaKey, Op: Put, New: edit(t.work.meta),
 	})
@@ -58,13 +51,21 @@ func (t *tx) setLimits(op *commandv1.SetLimits) *commandv1.Result {
 // made while they are there, and must come to the same state.
 func (t *tx) since2() bool { return t.cmd.GetVersion() >= 2 }
 
-// within is the bound of an identity's sessions. Commands of the leader itself
-// have none.
-func (t *tx) within(have iter.Seq[*commandv1.SessionRow], limit uint32, reason, name, format string, args ...any) *commandv1.Result {
-	if t.cmd.GetIdentity() == "" {
+// sessionLimit refuses a session of a kind too many of the caller's. Commands
+// of the leader itself have no such bound.
+func (t *tx) sessionLimit(kind commandv1.SessionKind, limit uint32, reason, name string) *commandv1.Result {
+	caller := t.cmd.GetIdentity()
+	if caller == "" {
 		return nil
 	}
-	return within(have, limit, reason, name, format, args...)
+	have := func(yield func(*commandv1.SessionRow) bool) {
+		for row := range t.work.SessionsOf(caller) {
+			if row.GetKind() == kind && !yield(row) {
+				return
+			}
+		}
+	}
+	return within(have, limit, reason, name, "%s has %d sessions, which is all it may", caller, limit)
 }
 
 // within refuses what would be one more than a limit allows. It stops counting
@@ -79,36 +80,10 @@ func within[R any](have iter.Seq[R], limit uint32, reason, name, format string, 
 	return nil
 }
 
+// overLimit names the limit, as it is called in Limits, and who can raise it.
 func overLimit(reason, name, format string, args ...any) *commandv1.Result {
 	return hinted(refuse(commandv1.Code_CODE_RESOURCE_EXHAUSTED, reason, format, args...),
 		"remove some, or ask an operator to raise it: trivet operator limits set %s=N", name)
-}
-
-// tooLarge refuses a message that came from outside and is larger than any
-// sensible one.
-func tooLarge(what string, m proto.Message, limit int) *commandv1.Result {
-	if size := proto.Size(m); size > limit {
-		return refuse(commandv1.Code_CODE_INVALID_ARGUMENT, ReasonTooLarge, "%s of %d bytes is larger than %d", what, size, limit)
-	}
-	return nil
-}
-
-func sealedTooLarge(b []byte) *commandv1.Result {
-	if len(b) > maxSealedBytes {
-		return refuse(commandv1.Code_CODE_INVALID_ARGUMENT, ReasonTooLarge, "a sealed environment of %d bytes is larger than %d", len(b), maxSealedBytes)
-	}
-	return nil
-}
-
-// tooLong refuses texts that are longer than any sensible one. It is given
-// pairs of name and text.
-func tooLong(pairs ...string) *commandv1.Result {
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if len(pairs[i+1]) > maxText {
-			return refuse(commandv1.Code_CODE_INVALID_ARGUMENT, ReasonTooLarge, "%s of %d bytes is longer than %d", pairs[i], len(pairs[i+1]), maxText)
-		}
-	}
-	return nil
 }
 
 // first returns the first refusal.

@@ -17,6 +17,10 @@ type Options struct {
 	// RingSize is the number of events kept for watchers; 0 means
 	// DefaultRingSize.
 	RingSize int
+	// MaxCommandVersion makes the machine that of an older program: it knows the
+	// operations up to this command version and stops at later ones. 0 means
+	// CommandVersion. Tests of upgrades use it.
+	MaxCommandVersion uint32
 }
 
 // Machine is the replicated state machine of one server. Apply and Restore
@@ -30,6 +34,7 @@ type Machine struct {
 
 	work   *Root
 	enc    *encoder
+	known  uint32 // newest command version that may be applied
 	failed error
 }
 
@@ -39,7 +44,11 @@ func New(o Options) *Machine {
 	if size <= 0 {
 		size = DefaultRingSize
 	}
-	m := &Machine{work: newRoot(), enc: newEncoder()}
+	known := o.MaxCommandVersion
+	if known == 0 || known > CommandVersion {
+		known = CommandVersion
+	}
+	m := &Machine{work: newRoot(), enc: newEncoder(), known: known}
 	m.root.Store(m.work.publish(newRoot()))
 	m.ring.init(size)
 	return m
@@ -87,7 +96,7 @@ func (m *Machine) apply(
 	// at all.
 	ops := make([]*applier, len(commands))
 	for i, c := range commands {
-		op, err := applierOf(pos, i, c)
+		op, err := applierOf(pos, i, c, m.known)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -100,7 +109,7 @@ func (m *Machine) apply(
 		m.work.revision++
 		m.work.commandVersion = max(m.work.commandVersion, c.GetVersion())
 		m.work.meta.Time = max(m.work.meta.GetTime(), c.GetTime())
-		t := &tx{work: m.work, enc: m.enc, cmd: c, events: events}
+		t := &tx{work: m.work, enc: m.enc, cmd: c, events: events, start: len(events)}
 		results[i] = t.execute(ops[i])
 		events = t.events
 	}

@@ -39,15 +39,17 @@ func (t *tx) putNode(op *commandv1.PutNode) *commandv1.Result {
 	if res := t.actsAsNode(name); res != nil {
 		return res
 	}
+	old, known := t.work.nodes.get(name)
 	if t.since2() {
-		if res := tooLarge("node information", op.GetNode(), maxNodeBytes); res != nil {
+		if res := t.bounded("node information", op.GetNode(), maxNodeBytes); res != nil {
 			return res
 		}
-		if _, known := t.work.nodes.get(name); !known {
-			if limit := t.work.EffectiveLimits().GetNodes(); uint32(t.work.nodes.rows.Len()) >= limit {
-				return overLimit(ReasonLimitNodes, "nodes", "there are %d nodes, which is all there may be", limit)
-			}
+		if limit := t.work.limits.GetNodes(); !known && uint32(t.work.nodes.rows.Len()) >= limit {
+			return overLimit(ReasonLimitNodes, "nodes", "there are %d nodes, which is all there may be", limit)
 		}
+	}
+	if known && old.GetBootId() == op.GetNode().GetBootId() && old.GetVersion() == op.GetNode().GetVersion() {
+		t.record = recordNever // it has only connected again
 	}
 	row := edit(op.GetNode())
 	if caller := t.cmd.GetIdentity(); caller != "" {

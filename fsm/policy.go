@@ -18,14 +18,14 @@ const (
 
 func (t *tx) putPolicy(op *commandv1.PutPolicy) *commandv1.Result {
 	p := op.GetPolicy()
-	if res := first(t.operatorOnly("policies"), checkPolicy(p)); res != nil {
+	if res := first(t.operatorOnly("policies"), t.checkPolicy(p)); res != nil {
 		return res
 	}
 	old, exists := t.work.policies.get(p.GetName())
 	if res := compareRevision("policy", p.GetName(), old.GetModifyRevision(), op.IfModifyRevision); res != nil {
 		return res
 	}
-	if limit := t.work.EffectiveLimits().GetPolicies(); !exists && uint32(t.work.policies.rows.Len()) >= limit {
+	if limit := t.work.limits.GetPolicies(); !exists && uint32(t.work.policies.rows.Len()) >= limit {
 		return overLimit(ReasonLimitPolicies, "policies", "there are %d policies, which is all there may be", limit)
 	}
 	row := edit(p)
@@ -54,8 +54,8 @@ func (t *tx) operatorOnly(what string) *commandv1.Result {
 	return nil
 }
 
-func checkPolicy(p *commandv1.PolicyRow) *commandv1.Result {
-	if res := first(checkName("policy name", p.GetName()), tooLarge("policy", p, maxPolicyBytes)); res != nil {
+func (t *tx) checkPolicy(p *commandv1.PolicyRow) *commandv1.Result {
+	if res := first(checkName("policy name", p.GetName()), t.bounded("policy", p, maxPolicyBytes)); res != nil {
 		return res
 	}
 	if p.GetMaxDuration() < 0 {
@@ -141,6 +141,17 @@ func leaseUnder(p *commandv1.PolicyRow, lease int64) int64 {
 		return lease
 	}
 	return longest
+}
+
+// Withheld tells whether an environment variable is kept from an intercept's
+// owner by the policy that allowed the intercept. The policy counts as it is
+// now; when it is gone, nobody can say what it withheld, so everything is.
+func (r *Root) Withheld(row *commandv1.InterceptRow, key string) bool {
+	if row.GetPolicy() == "" {
+		return false
+	}
+	p, ok := r.Policy(row.GetPolicy())
+	return !ok || Withheld(p, key)
 }
 
 // Withheld tells whether a policy keeps an environment variable from the owner

@@ -24,7 +24,7 @@ const restoreBuffer = 64 << 10
 // tie rows together. On an error the state is as it was. Watchers see the
 // difference.
 func (m *Machine) Restore(r io.Reader) error {
-	root, err := readSnapshot(r)
+	root, err := readSnapshot(r, m.known)
 	if err != nil {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
@@ -36,7 +36,7 @@ func (m *Machine) Restore(r io.Reader) error {
 	return nil
 }
 
-func readSnapshot(r io.Reader) (*Root, error) {
+func readSnapshot(r io.Reader, known uint32) (*Root, error) {
 	f := &frameReader{in: bufio.NewReaderSize(r, restoreBuffer), hash: sha256.New()}
 	frame, err := f.next()
 	if err != nil {
@@ -46,7 +46,7 @@ func readSnapshot(r io.Reader) (*Root, error) {
 	if header == nil {
 		return nil, errors.New("no header at the start")
 	}
-	l, err := newLoader(header)
+	l, err := newLoader(header, known)
 	if err != nil {
 		return nil, err
 	}
@@ -121,15 +121,15 @@ type loader struct {
 	records uint64
 }
 
-func newLoader(h *commandv1.SnapshotHeader) (*loader, error) {
+func newLoader(h *commandv1.SnapshotHeader, known uint32) (*loader, error) {
 	switch {
 	case h.GetFormat() != snapshotFormat:
 		return nil, fmt.Errorf("format is %d, not %d", h.GetFormat(), snapshotFormat)
-	case h.GetCommandVersion() > CommandVersion:
+	case h.GetCommandVersion() > known:
 		return nil, &UnknownCommandError{
 			Position: Position{Index: h.GetIndex(), Term: h.GetTerm()},
 			Version:  h.GetCommandVersion(),
-			Known:    CommandVersion,
+			Known:    known,
 		}
 	case h.GetMeta() == nil:
 		return nil, errors.New("the header has no meta row")
@@ -141,6 +141,7 @@ func newLoader(h *commandv1.SnapshotHeader) (*loader, error) {
 	root.position = Position{Index: h.GetIndex(), Term: h.GetTerm()}
 	root.commandVersion = h.GetCommandVersion()
 	root.meta = h.GetMeta()
+	root.limits = limitsOf(root.meta)
 	return &loader{root: root, enc: newEncoder(), schema: h.GetSchema()}, nil
 }
 
@@ -161,11 +162,7 @@ func (l *loader) record(rec *commandv1.SnapshotRecord) error {
 	case TableTokens:
 		err = load(l, &l.root.tokens, rec)
 	case TableConfig:
-		if err = load(l, &l.root.configs, rec); err == nil {
-			var row commandv1.ConfigRow
-			err = proto.Unmarshal(rec.GetRow(), &row)
-			l.root.configBytes += len(row.GetValue())
-		}
+		err = load(l, &l.root.configs, rec)
 	case TableServers:
 		err = load(l, &l.root.servers, rec)
 	case TableKeys:
@@ -220,7 +217,8 @@ func (l *loader) dedupe(rec *commandv1.SnapshotRecord) error {
 	if w.modifyRevision > l.root.revision {
 		return fmt.Errorf("writer %q is from revision %d", w.name, w.modifyRevision)
 	}
-	if known, ok := l.root.writers.get(w.key()); ok {
+	known, ok := l.root.writers.get(w.key())
+	if ok {
 		if known.lowest != w.lowest || known.usedAt != w.usedAt ||
 			known.modifyRevision != w.modifyRevision {
 			return fmt.Errorf("writer %q differs between its records", w.name)
@@ -248,6 +246,7 @@ func (l *loader) dedupe(rec *commandv1.SnapshotRecord) error {
 		w.bytes += s.size
 		l.root.dedupeBytes += s.size
 	}
+	l.root.account(known, w)
 	l.root.writers.set(l.enc, &l.root.sum, w.key(), w)
 	return nil
 }
@@ -258,6 +257,9 @@ func (l *loader) finish(t *commandv1.SnapshotTrailer, hash []byte) error {
 	}
 	if !bytes.Equal(t.GetSha256(), hash) {
 		return errors.New("the hash in the trailer does not match the bytes before it")
+	}
+	for row := range l.root.Configs {
+		l.root.configBytes += len(row.GetValue())
 	}
 	if err := l.root.check(); err != nil {
 		return err

@@ -30,12 +30,14 @@ func (t *tx) reviewIntercept(op *commandv1.ReviewIntercept) *commandv1.Result {
 	if !isVerdict(review.GetDisposition()) {
 		return invalid("%v is not a verdict on an intercept", review.GetDisposition())
 	}
+	row = reviewed(row, session, review)
 	if t.since2() {
-		if res := first(tooLarge("review", review, maxSealedBytes), sealedTooLarge(op.GetSealedEnvironment())); res != nil {
+		if res := first(sealedTooLarge(op.GetSealedEnvironment()), t.bounded("review", review, maxReviewBytes)); res != nil {
 			return res
 		}
+		row.Message = cut(row.GetMessage(), maxLine)
+		row.SealedEnvironment = op.GetSealedEnvironment()
 	}
-	row = reviewed(row, session, op)
 	t.touch(row)
 	return withIntercept(row)
 }
@@ -72,9 +74,8 @@ func isVerdict(d manager.InterceptDispositionType) bool {
 
 func reviewed(
 	row *commandv1.InterceptRow, session *commandv1.SessionRow,
-	op *commandv1.ReviewIntercept,
+	review *manager.ReviewInterceptRequest,
 ) *commandv1.InterceptRow {
-	review := op.GetReview()
 	row = edit(row)
 	row.Disposition = review.GetDisposition()
 	row.Message = review.GetMessage()
@@ -85,7 +86,7 @@ func reviewed(
 	row.MechanismArgsDesc = review.GetMechanismArgsDesc()
 	row.Headers = review.GetHeaders()
 	row.Metadata = review.GetMetadata()
-	row.Environment, row.SealedEnvironment = review.GetEnvironment(), op.GetSealedEnvironment()
+	row.Environment, row.SealedEnvironment = review.GetEnvironment(), nil
 	row.Mounts = review.GetMounts()
 	row.PodName = session.GetAgent().GetPodName()
 	row.ApiPort = session.GetAgent().GetApiPort()

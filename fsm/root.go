@@ -27,12 +27,17 @@ type Root struct {
 	// dedupeBytes is the size of all stored answers, configBytes that of all
 	// configuration values.
 	dedupeBytes, configBytes int
+	// limits are the effective ones.
+	limits *commandv1.Limits
+	// bounds and shares are for the one who applies; published states have none.
+	bounds dedupeBounds
+	shares map[string]share
 
 	tables
 }
 
 func newRoot() *Root {
-	return &Root{meta: &commandv1.MetaRow{}, tables: newTables()}
+	return &Root{meta: &commandv1.MetaRow{}, limits: DefaultLimits(), bounds: defaultBounds, shares: map[string]share{}, tables: newTables()}
 }
 
 // publish returns an immutable copy of a working root.
@@ -53,6 +58,7 @@ func (r *Root) publish(prev *Root) *Root {
 		epoch:       r.epoch,
 		dedupeBytes: r.dedupeBytes,
 		configBytes: r.configBytes,
+		limits:      r.limits,
 		tables:      r.tables.publish(&prev.tables),
 	}
 }

@@ -38,8 +38,32 @@ func (t *tx) putServer(op *commandv1.PutServer) *commandv1.Result {
 	case row.GetBootId() == "":
 		return invalid("server boot id must not be empty")
 	}
+	if t.since2() {
+		if res := first(t.bounded("server", row, maxServerBytes), tooLong("id", row.GetId(), "name", row.GetName(), "boot id", row.GetBootId())); res != nil {
+			return res
+		}
+	}
+	if old, ok := t.work.servers.get(row.GetId()); ok && old.GetBootId() == row.GetBootId() && old.GetVersion() == row.GetVersion() {
+		t.record = recordNever // it has started before
+	}
 	t.forgetIncarnations([]string{row.GetId(), row.GetName()}, row.GetBootId())
 	row = edit(row)
 	put(t, &t.work.servers, row)
+	return withServer(row)
+}
+
+// removeServer forgets a server that has left the Raft configuration.
+func (t *tx) removeServer(op *commandv1.RemoveServer) *commandv1.Result {
+	if role, _ := roleOf(t.cmd.GetIdentity()); role != roleServer {
+		if res := t.operatorOnly("the servers of the cluster"); res != nil {
+			return res
+		}
+	}
+	row, ok := t.work.servers.get(op.GetId())
+	if !ok {
+		return done()
+	}
+	t.forgetIncarnations([]string{row.GetId(), row.GetName()}, "")
+	drop(t, &t.work.servers, op.GetId())
 	return withServer(row)
 }

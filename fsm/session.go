@@ -29,12 +29,11 @@ func (t *tx) arriveClient(op *commandv1.ArriveClient) *commandv1.Result {
 		return withSession(row)
 	}
 	if t.since2() {
-		limit := t.work.EffectiveLimits().GetSessionsPerIdentity()
 		if res := first(
-			tooLarge("client information", info, maxClientBytes),
-			tooLong("name", info.GetName(), "install ID", info.GetInstallId(), "product", info.GetProduct(), "version", info.GetVersion()),
-			t.within(t.work.SessionsOf(t.cmd.GetIdentity()), limit, ReasonLimitSessions, "sessionsPerIdentity",
-				"%s has %d sessions, which is all it may", t.cmd.GetIdentity(), limit),
+			t.bounded("client information", info, maxClientBytes),
+			tooLong("name", info.GetName(), "install ID", info.GetInstallId(), "product", info.GetProduct(), "version", info.GetVersion(),
+				"namespace", info.GetNamespace()),
+			t.sessionLimit(commandv1.SessionKind_SESSION_KIND_CLIENT, t.work.limits.GetSessionsPerIdentity(), ReasonLimitSessions, "sessionsPerIdentity"),
 		); res != nil {
 			return res
 		}

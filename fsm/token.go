@@ -27,7 +27,7 @@ func (t *tx) createToken(op *commandv1.CreateToken) *commandv1.Result {
 	}
 	if t.since2() {
 		t.dropExpiredTokens()
-		if limit := t.work.EffectiveLimits().GetTokens(); uint32(t.work.tokens.rows.Len()) >= limit {
+		if limit := t.work.limits.GetTokens(); uint32(t.work.tokens.rows.Len()) >= limit {
 			return overLimit(ReasonLimitTokens, "tokens", "there are %d tokens, which is all there may be", limit)
 		}
 	}
@@ -122,6 +122,7 @@ func (t *tx) consumeToken(op *commandv1.ConsumeToken) *commandv1.Result {
 	if slices.ContainsFunc(row.GetKeyDigests(), func(d []byte) bool {
 		return slices.Equal(d, use)
 	}) {
+		t.record = recordAlways // another certificate will be made
 		return withToken(row)
 	}
 	if row.GetUsesLeft() == 0 {

@@ -21,6 +21,10 @@ type tx struct {
 	enc    *encoder
 	cmd    *commandv1.Command
 	events []Event
+	// start is the number of events when the command began: the entry's earlier
+	// commands made those.
+	start  int
+	record recording
 }
 
 func (t *tx) now() int64 { return t.work.meta.GetTime() }
@@ -32,8 +36,8 @@ func (t *tx) execute(op *applier) *commandv1.Result {
 	res := t.guarded(op)
 	if !res.GetRepeated() {
 		res.Revision = t.revision()
-		if t.since2() {
-			t.audit(res)
+		if op != nil && t.since2() {
+			t.audit(op, res)
 		}
 	}
 	return res
@@ -69,6 +73,9 @@ func (t *tx) guarded(op *applier) *commandv1.Result {
 	}
 	res := op.apply(t)
 	res.Revision = t.revision()
+	if t.since2() {
+		res.Message, res.Hint = cut(res.GetMessage(), maxResultText), cut(res.GetHint(), maxResultText)
+	}
 	if slot != nil {
 		t.settle(slot, res)
 	}

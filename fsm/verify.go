@@ -182,6 +182,13 @@ func (r *Root) keyProblems(yield func(string) bool) {
 			return
 		}
 	}
+	active := map[string]bool{}
+	for row := range r.Keys {
+		if row.GetActive() && active[row.GetKind()] && !yield(fmt.Sprintf("two keys of kind %q are active", row.GetKind())) {
+			return
+		}
+		active[row.GetKind()] = active[row.GetKind()] || row.GetActive()
+	}
 }
 
 func has[R any](t *table[R]) bool {

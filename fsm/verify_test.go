@@ -67,6 +67,23 @@ func TestVerifyFindsDamage(t *testing.T) {
 			},
 			"has no client session",
 		},
+		"two keys in use": {
+			func(r *Root) { store(r, &r.keys, &commandv1.KeyRow{Id: "issuing/2", Kind: "issuing", Active: true}) },
+			`two keys of kind "issuing" are active`,
+		},
+		"audit record lost": {
+			func(r *Root) { r.audit.remove(&r.sum, auditKey(security, 1)) },
+			"its head names",
+		},
+		"audit record rewritten": {
+			func(r *Root) {
+				row, _ := r.audit.get(auditKey(security, 1))
+				row = edit(row)
+				row.Subject = "nothing to see"
+				store(r, &r.audit, row)
+			},
+			"was changed after it was made",
+		},
 		"answer without a writer": {
 			func(r *Root) {
 				store(r, &r.answers, &answer{writer: "nobody", number: 1, result: &commandv1.Result{}})

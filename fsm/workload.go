@@ -27,7 +27,7 @@ func (t *tx) reportWorkloads(op *commandv1.ReportWorkloads) *commandv1.Result {
 	if res != nil {
 		return res
 	}
-	if limit := t.work.EffectiveLimits().GetWorkloadsPerNode(); t.since2() && uint32(len(reports)) > limit {
+	if limit := t.work.limits.GetWorkloadsPerNode(); t.since2() && uint32(len(reports)) > limit {
 		return overLimit(ReasonLimitWorkloads, "workloadsPerNode", "node %q reports %d workloads, it may report %d", node, len(reports), limit)
 	}
 	keys := slices.Collect(maps.Keys(reports))
@@ -72,6 +72,11 @@ func (t *tx) checkReport(
 		}
 		for _, pod := range w.GetPods() {
 			if res := checkName("pod name", pod.GetName()); res != nil {
+				return nil, res
+			}
+		}
+		if t.since2() {
+			if res := t.bounded("report", w, maxCommandBytes); res != nil {
 				return nil, res
 			}
 		}

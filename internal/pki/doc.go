@@ -16,7 +16,8 @@
 //
 // It does not decide who gets a certificate (tokens and approval belong to
 // the servers), holds no deny-list (see Policy.Names), watches no files (call
-// Source.Reload) and seals no keys.
+// Source.Reload), dials nobody (Source.Renew is given the way to ask) and seals
+// no keys.
 //
 // # Files
 //
