@@ -156,7 +156,7 @@ func (s *Server) start(ln net.Listener) error {
 	}
 	s.replica, err = replica.Open(replica.Config{
 		DataDir: s.cfg.DataDir, Advertise: s.cfg.Advertise, Multiplier: s.cfg.Multiplier, Machine: s.machine,
-		Stream:  advertised{peers.NewStreamLayer(s.mux.ALPN(peers.ALPNRaft), dial), s.cfg.Advertise, s.standing},
+		Stream:  advertised{peers.NewStreamLayer(s.mux.ALPN(peers.ALPNRaft), dial, peers.LostAfter*time.Duration(max(s.cfg.Multiplier, 1))), s.cfg.Advertise, s.standing},
 		AskTerm: s.askTerm, Cluster: s.cfg.Source.Bundle().ID.Cluster,
 		Logger: s.log, SnapshotThreshold: s.cfg.SnapshotThreshold, SnapshotInterval: s.cfg.SnapshotInterval,
 		TrailingLogs: s.cfg.TrailingLogs, NoSync: s.cfg.NoSync,

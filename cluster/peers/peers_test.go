@@ -227,7 +227,7 @@ func TestStreamLayerAndWatchReachTheirListeners(t *testing.T) {
 	w := newWorld(t)
 	s := w.serve("127.0.0.1:0", "s1", "b1", pki.RoleServer)
 	conf := pki.ClientConfig(w.source(pki.RoleServer, "me"), pki.Policy{ALPN: []string{"h2"}, Roles: serverOnly})
-	layer := peers.NewStreamLayer(s.raft, conf)
+	layer := peers.NewStreamLayer(s.raft, conf, limit)
 	for name, c := range map[string]struct {
 		dial func() (net.Conn, error)
 		ln   net.Listener

@@ -298,21 +298,6 @@ func (r *Replica) Servers() ([]raft.Server, error) {
 	return f.Configuration().Servers, nil
 }
 
-// TransferLeadership hands leadership to the server with that id and address,
-// or to the most up-to-date one when id is empty.
-func (r *Replica) TransferLeadership(id, address string) error {
-	var f raft.Future
-	if id == "" {
-		f = r.raft.LeadershipTransfer()
-	} else {
-		f = r.raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(address))
-	}
-	if err := f.Error(); err != nil {
-		return fmt.Errorf("transfer leadership: %w", err)
-	}
-	return nil
-}
-
 // ElectNow makes this replica a candidate at once, without the pre-vote and
 // without waiting for a timeout. Only the death watch may do that, with
 // evidence that the leader is gone.

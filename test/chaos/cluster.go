@@ -23,8 +23,9 @@ const (
 	mainPort     = ":7400"
 	servers      = 3
 	// diskSize is that of a server's disk: room for a log that is compacted
-	// often, and quickly filled.
-	diskSize = 64 << 20
+	// often, quickly filled, and more than what servers call nearly full, so that
+	// it is no reason to hand leadership over.
+	diskSize = 192 << 20
 	leafTTL  = 24 * time.Hour
 	// A snapshot is taken, and the log behind it dropped, often enough for a
 	// short partition to end in an installation of a snapshot.
