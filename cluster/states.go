@@ -234,15 +234,18 @@ func (s *Server) restoredState() {
 	}
 }
 
-// removeIncoming removes what a crash left.
+// removeIncoming removes what a crash left: states on their way, and files that
+// were being written to take the place of another.
 func removeIncoming(dir string) error {
-	left, err := filepath.Glob(filepath.Join(dir, incoming))
-	if err != nil {
-		return err
-	}
-	for _, path := range left {
-		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("remove a state that was left behind: %w", err)
+	for _, pattern := range []string{incoming, "*.tmp", ".*.tmp-*"} {
+		left, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return err
+		}
+		for _, path := range left {
+			if err := os.Remove(path); err != nil {
+				return fmt.Errorf("remove a file that was left behind: %w", err)
+			}
 		}
 	}
 	return nil
