@@ -13,7 +13,6 @@ type council struct {
 	*confirmer
 	terms map[string]uint64 // answers; none: no answer
 	own   uint64
-	asked int
 	onAsk func()
 }
 
