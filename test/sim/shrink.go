@@ -1,0 +1,24 @@
+package sim
+
+// Shrink looks for the shortest beginning of a failing run's faults with which
+// it still fails, and returns that run: the faults after it had no part in the
+// failure. If none fails with fewer, it is the run itself.
+func (g *Rig) Shrink(o Options, failed Result) (Options, Result) {
+	low, high := 0, failed.Faults // high fails, as far as is known low does not
+	best, result := o, failed
+	for low < high {
+		try := o
+		try.Faults = (low + high) / 2
+		if try.Faults == 0 {
+			try.Faults = -1
+		}
+		r := g.Run(try)
+		if r.Failure == "" {
+			low = (low+high)/2 + 1
+			continue
+		}
+		high = (low + high) / 2
+		best, result = try, r
+	}
+	return best, result
+}
