@@ -29,7 +29,13 @@ func (s *Service) interceptInfo(row *commandv1.InterceptRow, audience fsm.Audien
 		}
 		info.Environment = env
 	}
-	if p, ok := s.cfg.Core.Root().Policy(row.GetPolicy()); ok {
+	if name := row.GetPolicy(); name != "" {
+		p, ok := s.cfg.Core.Root().Policy(name)
+		if !ok {
+			info.Environment = nil
+			note(info, "withheld: the policy that allowed the intercept is gone, and with it what it withheld")
+			return info
+		}
 		info.Environment = allowedOf(p, info.GetEnvironment())
 	}
 	return info
