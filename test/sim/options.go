@@ -22,6 +22,17 @@ type Options struct {
 	Plant Bug
 	// Trace, if set, is given each line of the trace when it happens.
 	Trace func(string)
+
+	// until ends the run earlier; 0: no.
+	until time.Duration
+}
+
+// chaos is the time during which faults happen.
+func (o Options) chaos() time.Duration {
+	if o.Chaos == 0 {
+		return defaultChaos
+	}
+	return o.Chaos
 }
 
 // Bug is a violation that a run can be given, to see that it is found.
@@ -68,14 +79,14 @@ func (b Bug) String() string {
 // Result is how a run went.
 type Result struct {
 	Seed uint64
+	// At is the simulated time at the end.
+	At time.Duration
 	// Failure says what was found to be wrong; empty: nothing.
 	Failure string
 	// Last is the end of the trace, one line for each thing of importance.
 	Last []string
 	// Hash is a hash of the whole run.
 	Hash uint64
-	// Virtual is the simulated time.
-	Virtual time.Duration
 	Counts
 }
 

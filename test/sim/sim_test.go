@@ -134,16 +134,15 @@ func TestEqualSeedsGiveEqualRuns(t *testing.T) {
 	t.Parallel()
 	a, b := NewRig(), NewRig()
 	hashes := make(map[uint64]bool)
-	for seed := range uint64(2) {
-		o := Options{Seed: seed, Chaos: 30 * time.Second}
+	for _, o := range []Options{{Seed: 1, until: 40 * time.Second}, {Seed: 2, Chaos: 3 * time.Second}} {
 		first := a.Run(o)
-		b.Run(Options{Seed: 1000 + seed, Chaos: time.Second})
+		b.Run(Options{Seed: 1000, until: 3 * time.Second})
 		second := b.Run(o)
 		o.Trace = func(string) {}
 		third := b.Run(o)
 		for _, r := range []Result{second, third} {
 			if r.Hash != first.Hash || r.Counts != first.Counts {
-				t.Errorf("seed %d: %x with %v, then %x with %v", seed, first.Hash, &first.Counts, r.Hash, &r.Counts)
+				t.Errorf("seed %d: %x with %v, then %x with %v", o.Seed, first.Hash, &first.Counts, r.Hash, &r.Counts)
 			}
 		}
 		hashes[first.Hash] = true

@@ -62,9 +62,7 @@ type world struct {
 
 // Run makes one run.
 func (g *Rig) Run(o Options) Result {
-	if o.Chaos == 0 {
-		o.Chaos = defaultChaos
-	}
+	o.Chaos = o.chaos()
 	w := &world{
 		Options: o, sched: newDice(o.Seed, 1), net: newDice(o.Seed, 2),
 		chance: newDice(o.Seed, 3), life: newDice(o.Seed, 4),
@@ -87,30 +85,41 @@ func (g *Rig) Run(o Options) Result {
 	w.play()
 	w.end()
 	return Result{
-		Seed: o.Seed, Failure: w.failure, Last: w.trace.last(), Hash: w.trace.hash,
-		Virtual: w.now, Counts: w.counts,
+		Seed: o.Seed, At: w.now, Failure: w.failure, Last: w.trace.last(), Hash: w.trace.hash,
+		Counts: w.counts,
 	}
 }
 
 // play is the course of a run: disturbed, then brought to rest, then deserted.
 func (w *world) play() {
 	w.at(w.chance.between(0, time.Second), w.fault)
-	w.until(w.Chaos)
+	if !w.goOn(w.Chaos) {
+		return
+	}
 	w.calm()
-	w.until(w.now + restTime)
+	if !w.goOn(w.Chaos + restTime) {
+		return
+	}
 	w.checkRest()
 	for _, p := range w.peers {
 		p.silence()
 	}
-	w.until(w.now + desertedTime)
-	w.checkDeserted()
+	if w.goOn(w.Chaos + restTime + desertedTime) {
+		w.checkDeserted()
+	}
 }
 
-// until takes steps until the time has come or something is wrong.
-func (w *world) until(end time.Duration) {
-	for w.now < end && w.failure == "" {
-		w.step(end)
+// goOn takes steps until the time has come; false: the run is over before,
+// because something is wrong or it was not to last so long.
+func (w *world) goOn(end time.Duration) bool {
+	last := end
+	if w.Options.until > 0 {
+		last = min(end, w.Options.until)
 	}
+	for w.now < last && w.failure == "" {
+		w.step(last)
+	}
+	return last == end && w.failure == ""
 }
 
 // step does one of the things that can be done, or lets time pass to the next.
