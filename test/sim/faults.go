@@ -8,11 +8,13 @@ func (w *world) fault() {
 	if w.stopped {
 		return
 	}
-	pause := w.chance.between(20*time.Millisecond, 4*time.Second)
-	if w.chance.oneIn(15) {
-		pause = w.chance.between(10*time.Second, 90*time.Second) // long enough for sessions to end
+	// Now and then nothing happens for long enough for sessions to end, after a
+	// longer disturbance too.
+	next, long := w.chance.between(20*time.Millisecond, 4*time.Second), 30*time.Second
+	if w.chance.oneIn(12) {
+		next, long = w.chance.between(10*time.Second, 90*time.Second), time.Minute
 	}
-	w.at(pause, w.fault)
+	w.at(next, w.fault)
 	if !w.mayFault() {
 		return
 	}
@@ -24,7 +26,7 @@ func (w *world) fault() {
 	case 0, 1:
 		w.crash(s, w.span(w.chance.between(50*time.Millisecond, 20*time.Second)))
 	case 2, 3:
-		w.pause(s, w.span(w.chance.between(50*time.Millisecond, 30*time.Second)))
+		w.pause(s, w.span(w.chance.between(50*time.Millisecond, long)))
 	case 4, 5:
 		w.partition(s, w.span(w.chance.between(50*time.Millisecond, 15*time.Second)))
 	case 6:
