@@ -39,6 +39,7 @@ type Request struct {
 // command has not taken effect and will not), and (reason UNKNOWN_OUTCOME) when
 // it had to give up after an attempt that may have taken effect.
 func (e *Engine) Propose(ctx context.Context, identity string, req *Request, cmd *commandv1.Command) (*commandv1.Result, error) {
+	e.settle(ctx, cmd)
 	if err := e.stampVersion(cmd); err != nil {
 		return nil, err
 	}
@@ -113,6 +114,7 @@ func (e *Engine) apply(ctx context.Context, cmds []*commandv1.Command) ([]*comma
 // ProposeHere applies commands if this server leads and does not forward. It
 // serves the other servers' forwarded writes.
 func (e *Engine) ProposeHere(ctx context.Context, cmds []*commandv1.Command) ([]*commandv1.Result, error) {
+	e.settle(ctx, cmds...)
 	if err := e.cap(cmds); err != nil {
 		return nil, err
 	}

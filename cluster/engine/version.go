@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"context"
+	"time"
+
 	"google.golang.org/grpc/codes"
 
 	"trivet/fsm"
@@ -75,6 +78,54 @@ func (e *Engine) cap(cmds []*commandv1.Command) error {
 		}
 	}
 	return nil
+}
+
+// settleTime is how long a command that needs the newest version waits for a
+// cluster that has just started: its servers announce themselves within a
+// second.
+const (
+	settleTime = 5 * time.Second
+	settlePoll = 10 * time.Millisecond
+)
+
+// settle waits until every server has announced itself, if the commands need to
+// know.
+func (e *Engine) settle(ctx context.Context, cmds ...*commandv1.Command) {
+	need := uint32(0)
+	for _, c := range cmds {
+		v, _ := fsm.MinVersion(c)
+		need = max(need, v)
+	}
+	if need <= firstVersion || e.announced() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	tick := time.NewTicker(settlePoll)
+	defer tick.Stop()
+	for !e.announced() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// announced tells whether the state has a row of each member, and of this
+// server's own incarnation.
+func (e *Engine) announced() bool {
+	if e.cfg.Members == nil {
+		return true
+	}
+	root, members := e.Root(), e.cfg.Members()
+	for id := range members {
+		if _, ok := root.Server(id); !ok {
+			return false
+		}
+	}
+	row, _ := root.Server(e.cfg.Replica.ID())
+	return len(members) > 0 && row.GetBootId() == e.cfg.BootID
 }
 
 // stampVersion gives a command the version that all servers can apply, and
