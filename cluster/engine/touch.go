@@ -156,7 +156,7 @@ func (b *touchBatcher) send(ctx context.Context, batch map[string]*touchWait) er
 	ctx, cancel := context.WithTimeout(ctx, touchAttempt)
 	defer cancel()
 	_, err := atLeader(ctx, b.e,
-		func(context.Context) (struct{}, error) {
+		func(ctx context.Context) (struct{}, error) {
 			t := b.e.currentToucher()
 			if t == nil {
 				return struct{}{}, errNoToucher
@@ -164,7 +164,7 @@ func (b *touchBatcher) send(ctx context.Context, batch map[string]*touchWait) er
 			for id, w := range batch {
 				t.Touch(id, activityTime(w.activity))
 			}
-			return struct{}{}, nil
+			return struct{}{}, b.e.stillLeads(ctx)
 		},
 		func(ctx context.Context, c peersvc.PeerClient) (struct{}, error) {
 			req := &peerv1.TouchRequest{Touches: make([]*peerv1.Touch, 0, len(batch))}
@@ -185,8 +185,17 @@ func activityTime(unixNano int64) time.Time {
 	return time.Unix(0, unixNano)
 }
 
+// stillLeads confirms, by a quorum asked after the call, that this server leads.
+// A keepalive is answered only then: one that was deposed without knowing, as
+// after a pause, would take it and forget it, and its peer would rely on it. A
+// leader that comes later gives everybody a full period.
+func (e *Engine) stillLeads(ctx context.Context) error {
+	_, err := e.cfg.Replica.ReadRevision(ctx)
+	return err
+}
+
 // TouchHere takes other servers' keepalives if this one leads.
-func (e *Engine) TouchHere(touches []*peerv1.Touch) error {
+func (e *Engine) TouchHere(ctx context.Context, touches []*peerv1.Touch) error {
 	t := e.currentToucher()
 	if t == nil {
 		return transportError(replica.ErrNotLeader)
@@ -194,5 +203,5 @@ func (e *Engine) TouchHere(touches []*peerv1.Touch) error {
 	for _, x := range touches {
 		t.Touch(x.GetSessionId(), activityTime(x.GetLastActivity()))
 	}
-	return nil
+	return transportError(e.stillLeads(ctx))
 }

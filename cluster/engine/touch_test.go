@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
+	"trivet/cluster/replica"
 	"trivet/internal/errs"
 	peerv1 "trivet/proto/trivet/peer/v1"
 )
@@ -170,10 +171,11 @@ func TestTouchLeavesAHungLeader(t *testing.T) {
 func TestTouchOnTheLeaderWaitsForItsActors(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.lead("self")
+		r.read = func(context.Context) (uint64, error) { return 1, nil }
 		out := make(chan error, 1)
 		go func() { out <- r.Touch(t.Context(), "a", time.Unix(0, 42)) }()
 		time.Sleep(3 * time.Second)
-		if err := r.TouchHere(nil); errs.Reason(err) != "NOT_LEADER" {
+		if err := r.TouchHere(t.Context(), nil); errs.Reason(err) != "NOT_LEADER" {
 			t.Errorf("another server's touches: %v, want NOT_LEADER", err)
 		}
 		c := &toucher{seen: make(map[string]time.Time)}
@@ -181,7 +183,7 @@ func TestTouchOnTheLeaderWaitsForItsActors(t *testing.T) {
 		if err := <-out; err != nil {
 			t.Error(err)
 		}
-		if err := r.TouchHere([]*peerv1.Touch{{SessionId: "x", LastActivity: 7}, {SessionId: "y"}}); err != nil {
+		if err := r.TouchHere(t.Context(), []*peerv1.Touch{{SessionId: "x", LastActivity: 7}, {SessionId: "y"}}); err != nil {
 			t.Error(err)
 		}
 		want := map[string]time.Time{"a": time.Unix(0, 42), "x": time.Unix(0, 7), "y": {}}
@@ -189,8 +191,41 @@ func TestTouchOnTheLeaderWaitsForItsActors(t *testing.T) {
 			t.Errorf("the actors got (-want +got):\n%s", d)
 		}
 		r.SetToucher(nil)
-		if err := r.TouchHere(nil); errs.Reason(err) != "NOT_LEADER" {
+		if err := r.TouchHere(t.Context(), nil); errs.Reason(err) != "NOT_LEADER" {
 			t.Errorf("after it stopped leading: %v", err)
+		}
+	})
+}
+
+// TestTouchIsNotAnsweredByALeaderThatWasDeposed: what such a one has been told
+// is lost, so its peer must not rely on it.
+func TestTouchIsNotAnsweredByALeaderThatWasDeposed(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.lead("self")
+		r.read = func(context.Context) (uint64, error) { return 0, replica.ErrNotLeader }
+		c := &toucher{seen: make(map[string]time.Time)}
+		r.SetToucher(c)
+		if err := r.TouchHere(t.Context(), []*peerv1.Touch{{SessionId: "x"}}); errs.Reason(err) != "NOT_LEADER" {
+			t.Errorf("another server's touch: %v, want NOT_LEADER", err)
+		}
+		var got touches
+		r.addPeer("b").touch = got.take
+		out := make(chan error, 1)
+		go func() { out <- r.Touch(t.Context(), "a", time.Time{}) }()
+		time.Sleep(time.Second)
+		select {
+		case err := <-out:
+			t.Fatalf("answered without a leader: %v", err)
+		default:
+		}
+		r.lead("b")
+		if err := <-out; err != nil {
+			t.Error(err)
+		}
+		got.mu.Lock()
+		defer got.mu.Unlock()
+		if len(got.messages) != 1 {
+			t.Errorf("the new leader got %v", got.messages)
 		}
 	})
 }

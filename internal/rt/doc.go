@@ -41,7 +41,10 @@
 // no goroutine other than its own; Stop and Shutdown then end with their
 // context's error.
 //
-// Time is the time package's and no goroutine polls, so all of it works inside
-// a testing/synctest bubble, where synctest.Wait returns when every actor is
-// at rest.
+// On a Stepper all of that runs in one goroutine, one step at a time, as its
+// owner chooses; simulations use it.
+//
+// Time is otherwise the time package's and no goroutine polls, so all of it
+// works inside a testing/synctest bubble, where synctest.Wait returns when every
+// actor is at rest.
 package rt

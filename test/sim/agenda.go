@@ -13,7 +13,9 @@ type event struct {
 	// for; nobody's if server is nil.
 	server *server
 	boot   int
-	do     func()
+	// peer says that it comes from a client or an agent.
+	peer bool
+	do   func()
 }
 
 // agenda is the events to come and those that are due.

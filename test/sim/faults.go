@@ -14,6 +14,10 @@ func (w *world) fault() {
 	if w.chance.oneIn(12) {
 		next, long = w.chance.between(10*time.Second, 90*time.Second), time.Minute
 	}
+	if w.Plant == DeafLeader {
+		w.pauseLeader()
+		return
+	}
 	w.at(next, w.fault)
 	if !w.mayFault() {
 		return
@@ -50,7 +54,7 @@ func (w *world) mayFault() bool {
 // unlucky lets something happen to a leader within a moment, once in so many
 // times: right after it has proposed something, say.
 func (w *world) unlucky(s *server, oneIn int) {
-	if !w.chance.oneIn(oneIn) || !w.mayFault() {
+	if w.Plant == DeafLeader || !w.chance.oneIn(oneIn) || !w.mayFault() {
 		return
 	}
 	s.soon(2*time.Millisecond, func() {
@@ -69,7 +73,7 @@ func (w *world) unlucky(s *server, oneIn int) {
 
 // stumble lets a server crash for a moment, once in so many times.
 func (w *world) stumble(s *server, oneIn int) {
-	if w.chance.oneIn(oneIn) && w.mayFault() {
+	if w.Plant != DeafLeader && w.chance.oneIn(oneIn) && w.mayFault() {
 		s.soon(500*time.Millisecond, func() { w.crash(s, w.chance.between(0, 200*time.Millisecond)) })
 	}
 }
@@ -80,6 +84,17 @@ func (w *world) span(d time.Duration) time.Duration {
 		return d / 10
 	}
 	return d
+}
+
+// pauseLeader is the only fault of runs with a DeafLeader: one long pause, which
+// nothing else disturbs and in which peers that have no other fate go on sending
+// keepalives to the server that stands still.
+func (w *world) pauseLeader() {
+	w.at(10*time.Second, func() {
+		if w.mayFault() {
+			w.pause(w.someLeader(w.servers[0]), w.chance.between(30*time.Second, 50*time.Second))
+		}
+	})
 }
 
 // someLeader is a server that believes to lead, or s.

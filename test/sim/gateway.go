@@ -226,39 +226,48 @@ func (s *server) register() {
 // touch passes a keepalive to whoever leads and answers when the leader has it
 // or does not know the session; it is held as long as that takes.
 func (g *gateway) touch(session string, done func(known bool)) {
-	s := g.s
-	again := func() {
-		s.after(s.w.net.between(50*time.Millisecond, 500*time.Millisecond), func() { g.touch(session, done) })
-	}
-	switch leader := s.leader; {
-	case leader == nil:
-		again()
-	case leader == s:
-		if t := s.toucher(); t != nil {
-			done(t.Touch(session, time.Time{}))
-			return
+	s, boot, over := g.s, g.s.boot, false
+	answer := func(known bool) {
+		if !over && s.lives(boot) {
+			over = true
+			done(known)
 		}
-		again()
+	}
+	switch leader := s.leader; leader {
+	case nil:
+	case s:
+		g.take(session, answer)
 	default:
-		over := false
 		s.send(leader, 10*time.Millisecond, func() {
-			t := leader.toucher()
-			if t == nil {
-				return
-			}
-			known := t.Touch(session, time.Time{})
-			leader.send(s, 10*time.Millisecond, func() {
-				if !over {
-					over = true
-					done(known)
-				}
+			leader.gateway.take(session, func(known bool) {
+				leader.send(s, 10*time.Millisecond, func() { answer(known) })
 			})
 		})
-		s.after(attemptFor, func() {
-			if !over {
-				over = true
-				g.touch(session, done)
-			}
-		})
 	}
+	s.after(s.w.net.between(attemptFor/20, attemptFor), func() {
+		if !over {
+			over = true
+			g.touch(session, done)
+		}
+	})
+}
+
+// take gives a keepalive to the leader's tree here, and answers once a quorum,
+// asked after that, has confirmed that this server leads.
+func (g *gateway) take(session string, answer func(known bool)) {
+	s := g.s
+	t := s.toucher()
+	if t == nil {
+		return
+	}
+	known := t.Touch(session, time.Time{})
+	if s.w.Plant == DeafLeader {
+		answer(known)
+		return
+	}
+	s.after(s.w.delay(5*time.Millisecond), func() {
+		if s.confirmed() {
+			answer(known)
+		}
+	})
 }

@@ -181,17 +181,22 @@ func (r *replicator) ConfirmLeader(ctx context.Context) error {
 		if !s.alive || ctx.Err() != nil || !s.leads || s.log.term != r.term {
 			break
 		}
-		n := 0
-		for _, o := range w.servers {
-			if o == s || o.alive && !o.paused && w.path(s, o) && w.path(o, s) && o.log.term <= r.term {
-				n++
-			}
-		}
-		if n >= quorum {
+		if s.confirmed() {
 			return nil
 		}
 	}
 	return replica.ErrNotLeader
+}
+
+// confirmed says whether a quorum that is asked now knows of no later leader.
+func (s *server) confirmed() bool {
+	n := 0
+	for _, o := range s.w.servers {
+		if o == s || o.alive && !o.paused && s.w.path(s, o) && s.w.path(o, s) && o.log.term <= s.log.term {
+			n++
+		}
+	}
+	return s.leads && n >= quorum
 }
 
 // Root is the newest state.

@@ -60,12 +60,14 @@ const (
 	VoteForOld
 	// StickyOwner never tells the leader that a stream has gone.
 	StickyOwner
+	// DeafLeader answers keepalives without asking whether it still leads.
+	DeafLeader
 	bugs
 )
 
 var bugNames = [bugs]string{
 	"none", "ack-early", "no-dedupe", "lose-hints", "expire-early", "no-fence", "skip-event",
-	"lose-entry", "vote-for-old", "sticky-owner",
+	"lose-entry", "vote-for-old", "sticky-owner", "deaf-leader",
 }
 
 // String is the name of the bug.

@@ -4,16 +4,12 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"trivet/fsm"
 	"trivet/proto/telepresence/manager"
 	commandv1 "trivet/proto/trivet/command/v1"
 )
 
 const (
-	// peerPatience is how long a peer waits for an answer.
-	peerPatience = 9 * time.Second
 	filterHeader = "x-who"
 	namespace    = "default"
 )
@@ -64,6 +60,7 @@ func (w *world) populate() {
 		w.peers = append(w.peers, &peer{w: w, name: name, identity: "spiffe://sim/client/" + name, alive: true})
 	}
 	for _, p := range w.peers {
+		p.settled = w.Plant == DeafLeader
 		w.at(w.life.between(0, 2*time.Second), p.act)
 		w.at(w.life.between(0, 2*time.Second), p.remain)
 	}
@@ -77,43 +74,6 @@ func (w *world) populate() {
 		w.watches = append(w.watches, x)
 		w.at(w.life.between(0, time.Second), x.act)
 	}
-}
-
-// reachable is some server that answers, preferably s.
-func (w *world) reachable(s *server) *server {
-	if s != nil && s.alive {
-		return s
-	}
-	return w.servers[w.life.n(servers)]
-}
-
-// write asks some server for a command. The answer comes once; an error leaves
-// open what happened.
-func (w *world) write(s *server, cmd *commandv1.Command, r reply) {
-	s = w.reachable(s)
-	cmd.Version = fsm.CommandVersion
-	over := false
-	end := func(res *commandv1.Result, err error) {
-		if over {
-			return
-		}
-		over = true
-		if err == nil {
-			w.canon.acked(cmd, res)
-		}
-		r(res, err)
-	}
-	w.calls++
-	if s.alive {
-		s.after(w.delay(5*time.Millisecond), func() {
-			s.gateway.call(cmd, func(res *commandv1.Result, err error) {
-				if w.quiet || !w.net.oneIn(50) {
-					w.at(w.delay(5*time.Millisecond), func() { end(res, err) })
-				}
-			})
-		})
-	}
-	w.at(peerPatience, func() { end(nil, errUnknown) })
 }
 
 // act is the pulse of a peer.
@@ -274,6 +234,9 @@ func (p *peer) keepStreams() {
 		return
 	}
 	s := p.w.servers[p.w.life.n(servers)]
+	if p.w.Plant == DeafLeader {
+		s = p.w.someLeader(s)
+	}
 	if !s.alive || s.paused {
 		return
 	}
@@ -301,7 +264,7 @@ func (p *peer) release(byPeer bool) {
 func (p *peer) tell(s *server, dial, watch int, byPeer bool) {
 	p.seq++
 	seq, session := p.seq, p.session
-	s.after(p.w.delay(2*time.Millisecond), func() {
+	s.hear(2*time.Millisecond, func() {
 		if h := s.held.at(session); h.seq < seq {
 			h.seq = seq
 			s.hold(session, dial, watch, byPeer)
@@ -345,7 +308,7 @@ func (p *peer) remain() {
 		return
 	}
 	sent, session, life := w.now, p.session, p.life
-	s.after(w.delay(5*time.Millisecond), func() {
+	s.hear(5*time.Millisecond, func() {
 		s.gateway.touch(session, func(known bool) {
 			w.at(w.delay(5*time.Millisecond), func() {
 				if p.life != life || p.session != session {
@@ -410,51 +373,5 @@ func (p *peer) intercept() {
 		if p.life == life {
 			p.busy = false
 		}
-	})
-}
-
-// configWriter writes configuration, numbering its own commands.
-type configWriter struct {
-	w    *world
-	name string
-	next uint64
-}
-
-// act makes one write and repeats it until its outcome is known, or gives up.
-func (c *configWriter) act() {
-	w := c.w
-	if w.quiet && w.now > w.Chaos+restTime/2 {
-		return
-	}
-	number := c.next
-	c.next++
-	key := fmt.Sprintf("k%d", w.life.n(3))
-	op := &commandv1.PutConfig{Key: key, Value: fmt.Appendf(nil, "%s#%d", c.name, number)}
-	if s := w.servers[w.life.n(servers)]; s.alive && !w.life.oneIn(3) {
-		row, _ := s.machine.Root().Config(key)
-		op.IfModifyRevision = proto.Uint64(row.GetModifyRevision())
-	}
-	c.try(op, number, 1+w.life.n(5))
-}
-
-func (c *configWriter) try(op *commandv1.PutConfig, number uint64, tries int) {
-	w := c.w
-	cmd := &commandv1.Command{
-		Identity:  "spiffe://sim/operator/" + c.name,
-		RequestId: &commandv1.RequestId{Writer: c.name, Number: number, Lowest: number, PayloadDigest: op.GetValue()},
-		Op:        &commandv1.Command_PutConfig{PutConfig: op},
-	}
-	w.write(nil, cmd, func(_ *commandv1.Result, err error) {
-		again := c.act
-		switch {
-		case err != nil && tries > 1:
-			again = func() { c.try(op, number, tries-1) }
-		case err != nil:
-			w.counts.NotAcked++
-		case !w.quiet && w.life.oneIn(10):
-			// The answer was lost on the last step, say.
-			again = func() { c.try(op, number, 1) }
-		}
-		w.at(w.life.between(10*time.Millisecond, 700*time.Millisecond), again)
 	})
 }

@@ -66,6 +66,11 @@ func (s *server) after(d time.Duration, do func()) {
 	s.w.agenda.add(&event{at: s.w.now + d, server: s, boot: s.boot, do: do})
 }
 
+// hear lets something that a peer sent arrive after a while.
+func (s *server) hear(usual time.Duration, do func()) {
+	s.w.agenda.add(&event{at: s.w.now + s.w.delay(usual), server: s, boot: s.boot, peer: true, do: do})
+}
+
 // soon is after within a time.
 func (s *server) soon(within time.Duration, do func()) {
 	s.after(s.w.sched.between(0, within+1), do)
@@ -136,8 +141,13 @@ func (s *server) resume() {
 	}
 	s.w.note("resume", s.name, uint64(len(s.waiting)), 0)
 	s.paused = false
+	// Peers may be heard before anything about the log is.
+	first := s.w.sched.between(0, 20*time.Millisecond)
 	for _, e := range s.waiting {
 		e.at = s.w.now
+		if !e.peer {
+			e.at += first
+		}
 		s.w.agenda.add(e)
 	}
 	s.waiting = nil

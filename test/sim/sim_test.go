@@ -159,16 +159,18 @@ var planted = []struct {
 	says   string
 	within uint64
 	chaos  time.Duration
+	until  time.Duration
 }{
-	{AckEarly, "the write is lost", 60, time.Minute},
-	{NoDedupe, "and again as", 5, time.Minute},
-	{LoseHints, "at rest", 20, 10 * time.Second},
-	{ExpireEarly, "too early", 5, time.Minute},
-	{NoFence, "took effect in term", 100, time.Minute},
-	{SkipEvent, "watch", 5, time.Minute},
-	{LoseEntry, "another", 20, time.Minute},
-	{VoteForOld, "committed", 20, time.Minute},
-	{StickyOwner, "its owner is away", 20, 10 * time.Second},
+	{AckEarly, "the write is lost", 60, time.Minute, 0},
+	{NoDedupe, "and again as", 5, time.Minute, 0},
+	{LoseHints, "at rest", 20, 10 * time.Second, 0},
+	{ExpireEarly, "too early", 5, time.Minute, 0},
+	{NoFence, "took effect in term", 100, time.Minute, 0},
+	{SkipEvent, "watch", 5, time.Minute, 0},
+	{LoseEntry, "another", 20, time.Minute, 0},
+	{VoteForOld, "committed", 20, time.Minute, 0},
+	{StickyOwner, "its owner is away", 20, 10 * time.Second, 0},
+	{DeafLeader, "a keepalive was answered, too early", 40, 100 * time.Second, 100 * time.Second},
 }
 
 func TestPlantedViolationsAreFound(t *testing.T) {
@@ -181,7 +183,7 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			g := NewRig()
 			var steps uint64
 			for seed := range p.within {
-				r := g.Run(Options{Seed: seed, Plant: p.bug, Chaos: p.chaos})
+				r := g.Run(Options{Seed: seed, Plant: p.bug, Chaos: p.chaos, until: p.until})
 				steps += r.Steps
 				if r.Failure == "" {
 					continue

@@ -90,8 +90,8 @@ func (s *Service) ReadRevision(ctx context.Context, _ *peerv1.ReadRevisionReques
 }
 
 // Touch takes keepalives if this server leads.
-func (s *Service) Touch(_ context.Context, req *peerv1.TouchRequest) (*peerv1.TouchResponse, error) {
-	if err := s.cfg.Engine.TouchHere(req.GetTouches()); err != nil {
+func (s *Service) Touch(ctx context.Context, req *peerv1.TouchRequest) (*peerv1.TouchResponse, error) {
+	if err := s.cfg.Engine.TouchHere(ctx, req.GetTouches()); err != nil {
 		return nil, err
 	}
 	return new(peerv1.TouchResponse), nil
