@@ -2,8 +2,9 @@ package cluster
 
 import (
 	"fmt"
-	"syscall"
 	"time"
+
+	"trivet/cluster/logstore"
 )
 
 // Levels of a Check.
@@ -20,10 +21,6 @@ type Check struct {
 }
 
 const (
-	// Below these the disk is nearly full: raft needs room for a snapshot and the
-	// entries that come meanwhile.
-	minFreeBytes   = 64 << 20
-	minFreePercent = 5
 	// certificateWarning is how much of a certificate's time may be left before
 	// somebody should be told; servers renew theirs earlier.
 	certificateWarning = 24 * time.Hour
@@ -47,20 +44,21 @@ func (s *Server) checkLeader() Check {
 	return c
 }
 
+// checkDisk goes by what the log store has sampled: a disk that hangs must not
+// hang the answer that says so.
 func (s *Server) checkDisk() Check {
-	c := Check{Name: "disk", Level: LevelOK}
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(s.cfg.DataDir, &fs); err != nil {
-		return Check{Name: "disk", Level: LevelCritical, Message: fmt.Sprintf("the file system of %s does not answer: %v", s.cfg.DataDir, err)}
-	}
-	free, total := fs.Bavail*uint64(fs.Bsize), fs.Blocks*uint64(fs.Bsize)
-	c.Message = fmt.Sprintf("%d MiB of %d MiB free", free>>20, total>>20)
-	if free < minFreeBytes || free*100 < total*minFreePercent {
-		c.Level = LevelWarning
-		c.Hint = fmt.Sprintf("make room on the file system of %s; a full one stops this server", s.cfg.DataDir)
-	}
-	if free == 0 {
-		c.Level = LevelCritical
+	disk := s.replica.DiskStats()
+	c := Check{Name: "disk", Level: LevelOK, Message: fmt.Sprintf("%d MiB of %d MiB free", disk.FreeBytes>>20, disk.TotalBytes>>20)}
+	for i, p := range s.replica.DiskProblems() {
+		if i == 0 {
+			c.Level, c.Message, c.Hint = LevelWarning, p.Message, p.Hint
+		} else {
+			c.Message += "; " + p.Message
+		}
+		// A full or hung disk takes no more writes; a slow one does.
+		if p.Reason == logstore.ReasonDiskHung || disk.TotalBytes > 0 && disk.FreeBytes == 0 {
+			c.Level = LevelCritical
+		}
 	}
 	return c
 }

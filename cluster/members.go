@@ -118,7 +118,7 @@ func (s *Server) nameOf(id string) string {
 // answers kept for it, as soon as all servers know the command.
 func (s *Server) forgetServer(ctx context.Context, id string) {
 	row, ok := s.machine.Root().Server(id)
-	if !ok || !s.allKnow(removeServerSince) {
+	if !ok || s.engine.Version() < removeServerSince {
 		return
 	}
 	_, err := s.engine.Propose(ctx, s.cfg.Source.Bundle().ID.String(), nil, &commandv1.Command{
@@ -127,24 +127,6 @@ func (s *Server) forgetServer(ctx context.Context, id string) {
 	if err != nil {
 		s.log.Debug("the row of a server that left stays for now", "server", row.GetName(), "id", id, "err", err)
 	}
-}
-
-// allKnow says whether this program and all members know a command version.
-func (s *Server) allKnow(version uint32) bool {
-	if fsm.CommandVersion < version {
-		return false
-	}
-	list, _, err := s.replica.Members()
-	if err != nil {
-		return false
-	}
-	root := s.machine.Root()
-	for _, x := range list {
-		if row, ok := root.Server(x.ID); !ok || row.GetCommandVersion() < version {
-			return false
-		}
-	}
-	return true
 }
 
 // sweepServers removes the rows of servers that are no members: those that were

@@ -120,11 +120,7 @@ func offsetOf(peer int64, asked time.Time) time.Duration {
 
 // raftChecks are the checks of this file's and its neighbours' matters.
 func (s *Server) raftChecks() []Check {
-	out := []Check{s.checkStanding(), s.checkClock(), s.checkLatency(), s.checkDigest()}
-	for _, p := range s.replica.DiskProblems() {
-		out = append(out, Check{Name: "log", Level: LevelWarning, Message: p.Message, Hint: p.Hint})
-	}
-	return out
+	return []Check{s.checkStanding(), s.checkClock(), s.checkLatency(), s.checkDigest()}
 }
 
 func (s *Server) checkClock() Check {

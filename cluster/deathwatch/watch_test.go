@@ -440,16 +440,18 @@ func TestAcceptEndsItsConnectionsWithTheListener(t *testing.T) {
 		if _, err := fmt.Fprint(c, "hello"); err != nil {
 			t.Fatal(err)
 		}
+		// Greeted means accepted: one that only waits for it is reset with the
+		// listener.
+		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+		if g, ok := readGreeting(c); !ok || g != (greeting{idA, bootA}) {
+			t.Errorf("greeted by %v", g)
+		}
 		conns = append(conns, c)
 	}
 	conns[0].Close()
 	ln.Close()
 	<-done
 	for _, c := range conns[1:] {
-		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
-		if g, ok := readGreeting(c); !ok || g != (greeting{idA, bootA}) {
-			t.Errorf("greeted by %v", g)
-		}
 		if _, err := c.Read(make([]byte, 1)); err == nil {
 			t.Error("a connection is still open")
 		} else if ne, ok := err.(net.Error); ok && ne.Timeout() {

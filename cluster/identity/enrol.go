@@ -118,7 +118,7 @@ func (a *Authority) Renew(ctx context.Context, caller pki.ID, csr []byte) (*oper
 		return nil, err
 	}
 	if person(caller.Role) {
-		if err := a.audit(ctx, root, caller.String(), "identity.renew", caller.String(), ""); err != nil {
+		if err := a.audit(ctx, caller.String(), "identity.renew", caller.String(), ""); err != nil {
 			return nil, err
 		}
 	}
@@ -134,15 +134,15 @@ func person(role pki.Role) bool {
 	return false
 }
 
-// audit notes an action of the security class.
-func (a *Authority) audit(ctx context.Context, root *fsm.Root, identity, action, subject, detail string) error {
+// audit notes an action of the security class, once all servers know how.
+func (a *Authority) audit(ctx context.Context, identity, action, subject, detail string) error {
 	cmd := &commandv1.Command{Op: &commandv1.Command_RecordAudit{RecordAudit: &commandv1.RecordAudit{
 		Class: commandv1.AuditClass_AUDIT_CLASS_SECURITY, Action: action, Subject: subject, Detail: detail,
 	}}}
-	if !knows(root, cmd) {
+	_, err := a.cfg.Core.Propose(ctx, identity, nil, cmd)
+	if errs.Reason(err) == reasonUpgrade {
 		return nil
 	}
-	_, err := a.cfg.Core.Propose(ctx, identity, nil, cmd)
 	return err
 }
 

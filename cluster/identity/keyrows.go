@@ -43,18 +43,3 @@ func activeKey(root *fsm.Root, kind string) *commandv1.KeyRow {
 	}
 	return nil
 }
-
-// knows tells whether all servers can apply a command: one that is sent before
-// that would stop those that cannot.
-func knows(root *fsm.Root, cmd *commandv1.Command) bool {
-	need, ok := fsm.MinVersion(cmd)
-	if !ok {
-		return false
-	}
-	for row := range root.Servers {
-		if row.GetCommandVersion() < need {
-			return false
-		}
-	}
-	return true
-}

@@ -124,10 +124,6 @@ func (a *Authority) RotateSealKey(ctx context.Context, caller string) (*commandv
 // putKey stores a key row; ifRevision as in the command.
 func (a *Authority) putKey(ctx context.Context, caller string, row *commandv1.KeyRow, ifRevision *uint64) (*commandv1.KeyRow, error) {
 	cmd := &commandv1.Command{Op: &commandv1.Command_PutKey{PutKey: &commandv1.PutKey{Key: row, IfModifyRevision: ifRevision}}}
-	if !knows(a.cfg.Core.Root(), cmd) {
-		return nil, errs.New(codes.FailedPrecondition, "OLD_SERVER", "a server of this cluster runs a program that knows no keys in the state").
-			WithHint("upgrade all servers; see `trivet status -o wide`")
-	}
 	res, err := a.cfg.Core.Propose(ctx, caller, nil, cmd)
 	if err != nil {
 		return nil, err

@@ -2,12 +2,15 @@ package system
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"trivet/cmd/trivet/bundles"
 	"trivet/cmd/trivet/devenv"
@@ -85,6 +88,24 @@ func TestBadInput(t *testing.T) {
 	c.WantSameState(t)
 }
 
+// entries are the files in a directory and what is in them.
+func entries(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	out := make(map[string]string)
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		out[strings.TrimPrefix(path, dir)] = string(raw)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 // foreignContext adds a context whose certificate is that of another cluster
 // of the same name.
 func foreignContext(t *testing.T, c *systest.Cluster) {
@@ -98,24 +119,18 @@ func foreignContext(t *testing.T, c *systest.Cluster) {
 	c.AddContext(t, "foreign", filepath.Join(dir, bundles.ClientsDir, "mallory"))
 }
 
-// expiredContext adds a context whose certificate was good a moment ago.
+// expiredContext adds a context whose certificate ended so long ago that it is
+// not renewed any more. It comes from a CA of that time: this cluster's is too
+// young.
 func expiredContext(t *testing.T, c *systest.Cluster) {
 	t.Helper()
-	ca, err := pki.LoadCA(filepath.Join(c.Dir, bundles.CADir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := ca.Issue(pki.Template{
-		ID: pki.ID{Cluster: devenv.ClusterName, Role: pki.RoleClient, Name: "sleeper"}, TTL: time.Minute,
-	}, time.Now().Add(-2*time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := filepath.Join(c.Dir, "expired")
-	if err := b.Write(dir); err != nil {
+	if _, err := bundles.Init(bundles.Options{
+		Dir: dir, Cluster: devenv.ClusterName, Clients: []string{"sleeper"}, TTL: time.Minute,
+	}, time.Now().Add(-time.Hour-pki.RefreshWindow(pki.RoleClient))); err != nil {
 		t.Fatal(err)
 	}
-	c.AddContext(t, "expired", dir)
+	c.AddContext(t, "expired", filepath.Join(dir, bundles.ClientsDir, "sleeper"))
 }
 
 // TestDaemonsRefuseBadConfigurations starts servers and a node that must not
@@ -180,14 +195,11 @@ func TestDaemonsRefuseBadConfigurations(t *testing.T) {
 		if err := os.RemoveAll(filepath.Join(dir, "raft")); err != nil {
 			t.Fatal(err)
 		}
+		before := entries(t, dir)
 		server(t, func(f map[string]any) { f["dataDir"] = dir }).
 			WantFailure(t, render.ExitConflict, "its Raft state is missing", "have an operator replace the server")
-		left, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(left) != 1 {
-			t.Errorf("the refused server left %v in its data directory", left)
+		if diff := cmp.Diff(before, entries(t, dir)); diff != "" {
+			t.Errorf("the refused server changed its data directory (-before +after):\n%s", diff)
 		}
 	})
 	// The server that was taken for all this is as good as before.
