@@ -6,16 +6,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"trivet/internal/netns"
+	"trivet/internal/spawn"
 )
 
 // stopTime is how long a process may take to end after SIGTERM.
@@ -25,75 +23,15 @@ const stopTime = 20 * time.Second
 // architecture that Go runs on.
 const ticksPerSecond = 100
 
-// spawner starts processes from one thread that lives as long as it: the
-// kernel ties a child's parent-death signal to the thread that forked it. The
-// thread may live in a network namespace of its own; its children are born
-// there.
-type spawner struct {
-	jobs chan func()
-	done chan struct{}
-}
-
-// newSpawner starts the thread. ns may be nil.
-func newSpawner(ns *netns.Handle) (*spawner, error) {
-	s := &spawner{jobs: make(chan func()), done: make(chan struct{})}
-	entered := make(chan error, 1)
-	go func() {
-		defer close(s.done)
-		s.live(ns, entered)
-	}()
-	if err := <-entered; err != nil {
-		<-s.done
-		return nil, fmt.Errorf("enter network namespace %v: %w", ns, err)
-	}
-	return s, nil
-}
-
-func (s *spawner) live(ns *netns.Handle, entered chan<- error) {
-	// Never unlocked: a thread that moved must end with its goroutine.
-	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() {
-		// The process's first thread cannot end; another one has to go.
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			s.live(ns, entered)
-		}()
-		<-done
-		return
-	}
-	if ns != nil {
-		if err := ns.WithFD(func(fd int) error { return unix.Setns(fd, unix.CLONE_NEWNET) }); err != nil {
-			entered <- err
-			return
-		}
-	}
-	entered <- nil
-	for job := range s.jobs {
-		job()
-	}
-}
-
-func (s *spawner) start(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	errc := make(chan error, 1)
-	s.jobs <- func() { errc <- cmd.Start() }
-	return <-errc
-}
-
-// close ends the thread, and with it every process that still runs.
-func (s *spawner) close() {
-	close(s.jobs)
-	<-s.done
-}
-
 // proc is one server process, which may be started again after its end. Its
 // methods are safe for concurrent use.
 type proc struct {
 	name, log string
 	exe       string
 	args, env []string
-	spawn     *spawner
+	spawn     *spawn.Spawner
+	// ns is where it runs; nil: here.
+	ns *netns.Handle
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd     // guarded by mu
@@ -111,7 +49,7 @@ func (p *proc) start() error {
 	cmd := exec.Command(p.exe, p.args...)
 	cmd.Env = append(os.Environ(), p.env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := p.spawn.start(cmd); err != nil {
+	if err := p.spawn.Start(cmd, p.ns, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	done := make(chan struct{})

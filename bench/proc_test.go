@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"trivet/internal/spawn"
 )
 
 func TestCPUTimeOfAProcessWithABadName(t *testing.T) {
@@ -22,16 +24,13 @@ func TestCPUTimeOfAProcessWithABadName(t *testing.T) {
 
 func newProc(t *testing.T, script string) *proc {
 	t.Helper()
-	sp, err := newSpawner(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sp := spawn.New()
 	p := &proc{name: "p", log: filepath.Join(t.TempDir(), "log"), exe: "/bin/sh", args: []string{"-c", script}, spawn: sp}
 	t.Cleanup(func() {
 		if err := p.stop(); err != nil {
 			t.Error(err)
 		}
-		sp.close()
+		sp.Close()
 	})
 	return p
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"trivet/internal/netns"
+	"trivet/internal/spawn"
 	"trivet/internal/tunfwd"
 )
 
@@ -59,9 +60,11 @@ type store struct {
 // site is where the processes of a store run: on this host's loopback, or each
 // in a network namespace of its own.
 type site struct {
-	dir    string
-	spawns []*spawner
-	hosts  []string
+	dir   string
+	spawn *spawn.Spawner
+	hosts []string
+	// spaces are the namespaces of the hosts; nil: here.
+	spaces []*netns.Handle
 	net    *tunfwd.Network
 	// from is where clients dial from, nil: here.
 	from *netns.Handle
@@ -75,7 +78,7 @@ const clientHost = "clients"
 // newSite prepares a place for three processes with their files in dir. apart
 // gives each a namespace.
 func newSite(dir string, apart bool) (*site, error) {
-	s := &site{dir: dir}
+	s := &site{dir: dir, spawn: spawn.New()}
 	if apart {
 		s.net = tunfwd.New(tunfwd.Options{})
 	}
@@ -103,11 +106,7 @@ func (s *site) add(i int) error {
 		}
 		host, ns = h.Addr.String(), h.NS
 	}
-	spawn, err := newSpawner(ns)
-	if err != nil {
-		return err
-	}
-	s.hosts, s.spawns = append(s.hosts, host), append(s.spawns, spawn)
+	s.hosts, s.spaces = append(s.hosts, host), append(s.spaces, ns)
 	return nil
 }
 
@@ -135,13 +134,11 @@ func (s *site) listen(n int) ([][]string, error) {
 
 func (s *site) proc(i int, store, exe string, args, env []string) *proc {
 	name := fmt.Sprintf("%s-%d", store, i+1)
-	return &proc{name: name, log: filepath.Join(s.dir, name+".log"), exe: exe, args: args, env: env, spawn: s.spawns[i]}
+	return &proc{name: name, log: filepath.Join(s.dir, name+".log"), exe: exe, args: args, env: env, spawn: s.spawn, ns: s.spaces[i]}
 }
 
 func (s *site) close() error {
-	for _, sp := range s.spawns {
-		sp.close()
-	}
+	s.spawn.Close()
 	if s.net != nil {
 		return s.net.Close()
 	}

@@ -16,6 +16,7 @@ import (
 	"trivet/cluster/integrity"
 	"trivet/cluster/replica"
 	"trivet/fsm"
+	"trivet/internal/chunks"
 	"trivet/internal/errs"
 	operatorv1 "trivet/proto/trivet/operator/v1"
 	peerv1 "trivet/proto/trivet/peer/v1"
@@ -28,8 +29,6 @@ const (
 	incoming = "incoming-*"
 	// digestsSent bounds the digests in one answer.
 	digestsSent = 64
-	// restoreChunk is the size of a part of an archive on its way to the leader.
-	restoreChunk = 256 << 10
 	// sendState bounds the wait for a revision before a state is sent.
 	sendState = 10 * time.Second
 )
@@ -146,6 +145,8 @@ func discard(f *os.File) {
 }
 
 func sendArchive(ctx context.Context, c peersvc.PeerClient, identity string, in io.Reader) (*peerv1.RestoreResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	stream, err := c.Restore(ctx)
 	if err != nil {
 		return nil, err
@@ -153,21 +154,11 @@ func sendArchive(ctx context.Context, c peersvc.PeerClient, identity string, in 
 	if err := stream.Send(&peerv1.RestoreChunk{Identity: identity}); err != nil {
 		return closed(stream)
 	}
-	buf := make([]byte, restoreChunk)
-	for {
-		n, err := io.ReadFull(in, buf)
-		if n > 0 {
-			if stream.Send(&peerv1.RestoreChunk{Data: buf[:n]}) != nil {
-				return closed(stream)
-			}
-		}
-		switch {
-		case err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF):
-			return closed(stream)
-		case err != nil:
-			return nil, fmt.Errorf("read the snapshot: %w", err)
-		}
+	err = chunks.Copy(func(p []byte) error { return stream.Send(&peerv1.RestoreChunk{Data: p}) }, in)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("send the snapshot to the leader: %w", err)
 	}
+	return closed(stream)
 }
 
 // closed ends the sending; the answer has the reason when the leader ended it.
@@ -301,30 +292,17 @@ func (s *Server) heal(ctx context.Context, from string) error {
 			cancel()
 			return nil, fmt.Errorf("fetch the state of server %s: %w", from, err)
 		}
-		return &stateReader{stream: stream, cancel: cancel}, nil
+		return &stateReader{chunks.Reader(func() ([]byte, error) {
+			c, err := stream.Recv()
+			return c.GetData(), err
+		}), cancel}, nil
 	})
 }
 
+// stateReader is a state on its way here.
 type stateReader struct {
-	stream interface {
-		Recv() (*peerv1.StateChunk, error)
-	}
+	io.Reader
 	cancel context.CancelFunc
-	left   []byte
-}
-
-// Read implements io.Reader; the end of the stream is io.EOF.
-func (r *stateReader) Read(p []byte) (int, error) {
-	for len(r.left) == 0 {
-		m, err := r.stream.Recv()
-		if err != nil {
-			return 0, err
-		}
-		r.left = m.GetData()
-	}
-	n := copy(p, r.left)
-	r.left = r.left[n:]
-	return n, nil
 }
 
 // Close ends the stream.

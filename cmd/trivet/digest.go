@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -91,39 +92,27 @@ func (a *App) printDigests(v digestsView) error {
 
 // collectDigests asks all servers until they stand at the same revision.
 func collectDigests(ctx context.Context, c client.Context) (digestsView, error) {
-	if err := c.Validate(); err != nil {
-		return digestsView{}, err
-	}
-	pools := make([]*client.Pool, len(c.Servers))
 	v := digestsView{Items: make([]digestView, len(c.Servers))}
-	for i, addr := range c.Servers {
-		one := c
-		one.Servers = []string{addr}
-		v.Items[i] = digestView{Server: addr, Address: addr}
-		pool, err := client.Dial(ctx, one, client.Options{Patience: -1})
-		if err != nil {
-			v.Items[i].Error = render.Cause(err)
-			continue
-		}
-		defer pool.Close()
-		pools[i] = pool
-	}
 	for round := 0; ; round++ {
-		var denied error
-		for i, pool := range pools {
-			if pool == nil {
-				continue
+		denied := make([]error, len(c.Servers))
+		var absent atomic.Bool
+		err := eachServer(ctx, c, 0, func(ctx context.Context, i int, api operatorsvc.OperatorClient, err error) {
+			var r *operatorv1.DigestResponse
+			if err != nil {
+				absent.Store(true)
+			} else {
+				r, err = api.Digest(ctx, &operatorv1.DigestRequest{})
 			}
-			r, err := operatorsvc.NewOperatorClient(pool).Digest(ctx, &operatorv1.DigestRequest{})
 			if errs.Code(err) == codes.PermissionDenied {
-				denied = err
+				denied[i] = err
 			}
 			v.Items[i] = viewDigest(c.Servers[i], r, err)
+		})
+		if err := cmp.Or(err, cmp.Or(denied...)); err != nil {
+			return v, err
 		}
-		if denied != nil {
-			return v, denied
-		}
-		if v.compare(); v.Comparable || round == digestRounds || !pause(ctx, digestPause) {
+		// More rounds do not bring back a server that cannot be reached.
+		if v.compare(); v.Comparable || absent.Load() || round == digestRounds || !pause(ctx, digestPause) {
 			return v, nil
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"trivet/cluster/archive"
+	"trivet/internal/chunks"
 	"trivet/internal/errs"
 	"trivet/internal/render"
 	operatorv1 "trivet/proto/trivet/operator/v1"
@@ -21,9 +22,6 @@ import (
 
 // snapshotTime is what saving or restoring a snapshot may take by default.
 const snapshotTime = 5 * time.Minute
-
-// snapshotChunk is the size of the parts in which a snapshot travels.
-const snapshotChunk = 256 << 10
 
 func newSnapshotSaveCmd(a *App) *cobra.Command {
 	return &cobra.Command{
@@ -39,7 +37,7 @@ bundles and data directories and not in the file.`,
 				return err
 			}
 			n := &counter{}
-			err = writeNewFile(q.args[0], io.TeeReader(receiver(func() ([]byte, error) {
+			err = writeNewFile(q.args[0], io.TeeReader(chunks.Reader(func() ([]byte, error) {
 				c, err := stream.Recv()
 				return c.GetData(), err
 			}), n))
@@ -85,20 +83,10 @@ before are refused by nodes afterwards; sessions get a full period.`,
 			if err != nil {
 				return err
 			}
-			buf := make([]byte, snapshotChunk)
-			for {
-				n, err := f.Read(buf)
-				if n > 0 {
-					if serr := stream.Send(&operatorv1.SnapshotChunk{Data: buf[:n]}); serr != nil {
-						break // the answer says why
-					}
-				}
-				if errors.Is(err, io.EOF) {
-					break
-				}
-				if err != nil {
-					return fmt.Errorf("read the snapshot: %w", err)
-				}
+			err = chunks.Copy(func(p []byte) error { return stream.Send(&operatorv1.SnapshotChunk{Data: p}) }, f)
+			// A stream that the server has ended: its answer says why.
+			if err != nil && !errors.Is(err, io.EOF) {
+				return fmt.Errorf("send the snapshot: %w", err)
 			}
 			r, err := stream.CloseAndRecv()
 			if err != nil {
@@ -153,27 +141,6 @@ func newSnapshotInspectCmd(a *App) *cobra.Command {
 			})
 		},
 	}
-}
-
-// receiver makes a reader of a stream's messages.
-func receiver(recv func() ([]byte, error)) io.Reader { return &messageReader{recv: recv} }
-
-type messageReader struct {
-	recv func() ([]byte, error)
-	rest []byte
-}
-
-func (r *messageReader) Read(p []byte) (int, error) {
-	for len(r.rest) == 0 {
-		data, err := r.recv()
-		if err != nil {
-			return 0, err
-		}
-		r.rest = data
-	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
 }
 
 type counter struct{ n uint64 }

@@ -13,6 +13,7 @@ import (
 	"trivet/cmd/trivet/bundles"
 	"trivet/internal/config"
 	"trivet/internal/pki"
+	"trivet/internal/spawn"
 	"trivet/internal/tunfwd"
 )
 
@@ -43,7 +44,7 @@ type Cluster struct {
 
 	clients *tunfwd.Host
 	access  *access
-	spawn   *spawner
+	spawn   *spawn.Spawner
 }
 
 // serverFile is what this package needs of a server's configuration.
@@ -77,7 +78,7 @@ type serverPeer struct {
 // newCluster prepares a cluster in an empty directory; no process runs yet.
 func newCluster(o Options) (*Cluster, error) {
 	reapDisks()
-	c := &Cluster{Dir: o.Dir, Net: tunfwd.New(tunfwd.Options{Seed: o.Seed}), spawn: newSpawner()}
+	c := &Cluster{Dir: o.Dir, Net: tunfwd.New(tunfwd.Options{Seed: o.Seed}), spawn: spawn.New()}
 	if err := c.prepare(o); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -180,7 +181,7 @@ func (c *Cluster) Close() error {
 	for range c.Servers {
 		errs = append(errs, <-done)
 	}
-	c.spawn.close()
+	c.spawn.Close()
 	errs = append(errs, c.Net.Close())
 	for _, s := range c.Servers {
 		errs = append(errs, unmountDisk(s.Data))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"trivet/internal/fault"
+	"trivet/internal/spawn"
 	"trivet/internal/tunfwd"
 )
 
@@ -32,7 +33,7 @@ type Server struct {
 	// Data is where its memory disk is mounted; Log what it says; Faults the file that disturbs it from inside.
 	Data, Log, Faults string
 
-	spawn *spawner
+	spawn *spawn.Spawner
 	exe   string
 	args  []string
 	env   []string
@@ -58,7 +59,7 @@ func (s *Server) Start() error {
 	cmd := exec.Command(s.exe, s.args...)
 	cmd.Env = append(os.Environ(), s.env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := s.spawn.start(cmd, s.Host.NS); err != nil {
+	if err := s.spawn.Start(cmd, s.Host.NS, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("start %s: %w", s.Name, err)
 	}
 	done := make(chan struct{})

@@ -7,10 +7,15 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"trivet/internal/spawn"
 )
 
 // binaryVariable names a trivet that was built already.
 const binaryVariable = "TRIVET_BIN"
+
+// startSpawner returns the one from which all processes of the tests start.
+var startSpawner = sync.OnceValue(spawn.New)
 
 // workDir is this test process's own; set by Main.
 var workDir string
@@ -25,7 +30,7 @@ func Main(m *testing.M) int {
 	}
 	workDir = dir
 	code := m.Run()
-	endSpawner()
+	startSpawner().Close()
 	if err := os.RemoveAll(dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

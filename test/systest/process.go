@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"trivet/internal/netns"
 	"trivet/internal/netns/netnstest"
 )
 
@@ -85,13 +86,11 @@ func Launch(t testing.TB, c Command) *Process {
 	}
 	// A grandchild that keeps the output open is not waited for.
 	p.cmd.WaitDelay = time.Second
-	start := func() error {
-		if c.Net == nil {
-			return startSpawner().start(p.cmd, nil, syscall.SIGTERM)
-		}
-		return startSpawner().start(p.cmd, c.Net.NS, syscall.SIGTERM)
+	var ns *netns.Handle
+	if c.Net != nil {
+		ns = c.Net.NS
 	}
-	if err := start(); err != nil {
+	if err := startSpawner().Start(p.cmd, ns, syscall.SIGTERM); err != nil {
 		log.Close()
 		t.Fatalf("start %s: %v", c.Name, err)
 	}

@@ -12,13 +12,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"trivet/internal/chunks"
 	"trivet/internal/errs"
 	operatorv1 "trivet/proto/trivet/operator/v1"
 )
 
 const (
-	// chunkBytes is the size of a part of a file.
-	chunkBytes = 256 << 10
 	// Profiles that take time.
 	defaultProfile = 10 * time.Second
 	maxProfile     = 5 * time.Minute
@@ -33,7 +32,7 @@ func (s *Service) Health(context.Context, *operatorv1.HealthRequest) (*operatorv
 func (s *Service) Collect(req *operatorv1.CollectRequest, stream grpc.ServerStreamingServer[operatorv1.CollectResponse]) error {
 	emit := func(name string, data []byte) error {
 		for first := true; first || len(data) > 0; first = false {
-			n := min(len(data), chunkBytes)
+			n := min(len(data), chunks.Size)
 			if err := stream.Send(&operatorv1.CollectResponse{Name: name, Data: data[:n]}); err != nil {
 				return err
 			}
@@ -69,14 +68,7 @@ func (s *Service) Profile(req *operatorv1.ProfileRequest, stream grpc.ServerStre
 	if err != nil {
 		return err
 	}
-	for len(data) > 0 {
-		n := min(len(data), chunkBytes)
-		if err := stream.Send(&operatorv1.ProfileChunk{Data: data[:n]}); err != nil {
-			return err
-		}
-		data = data[n:]
-	}
-	return nil
+	return chunks.Copy(func(p []byte) error { return stream.Send(&operatorv1.ProfileChunk{Data: p}) }, bytes.NewReader(data))
 }
 
 // timed admits one profile that takes time at once: the runtime has only one

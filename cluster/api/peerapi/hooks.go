@@ -1,6 +1,7 @@
 package peerapi
 
 import (
+	"bytes"
 	"context"
 	"io"
 
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"trivet/fsm"
+	"trivet/internal/chunks"
 	"trivet/internal/errs"
 	peerv1 "trivet/proto/trivet/peer/v1"
 )
@@ -38,9 +40,6 @@ type States interface {
 	// server leads.
 	Restore(ctx context.Context, identity string, archive io.Reader) (*peerv1.RestoreResponse, error)
 }
-
-// chunkBytes is the size of a part of a state.
-const chunkBytes = 256 << 10
 
 // ConfirmTerm answers at once and without Raft's loop, so that a busy disk
 // holds up no read.
@@ -84,7 +83,7 @@ func (s *Service) FetchState(req *peerv1.FetchStateRequest, stream grpc.ServerSt
 	if err != nil {
 		return err
 	}
-	_, err = snap.WriteTo(chunks(func(p []byte) error { return stream.Send(&peerv1.StateChunk{Data: p}) }))
+	_, err = snap.WriteTo(chunks.Writer(func(p []byte) error { return stream.Send(&peerv1.StateChunk{Data: p}) }))
 	return err
 }
 
@@ -94,44 +93,13 @@ func (s *Service) Restore(stream grpc.ClientStreamingServer[peerv1.RestoreChunk,
 	if err != nil {
 		return err
 	}
-	resp, err := s.cfg.States.Restore(stream.Context(), first.GetIdentity(), &chunkReader{stream: stream, left: first.GetData()})
+	rest := chunks.Reader(func() ([]byte, error) {
+		c, err := stream.Recv()
+		return c.GetData(), err
+	})
+	resp, err := s.cfg.States.Restore(stream.Context(), first.GetIdentity(), io.MultiReader(bytes.NewReader(first.GetData()), rest))
 	if err != nil {
 		return err
 	}
 	return stream.SendAndClose(resp)
-}
-
-// chunks sends what is written to it in parts.
-type chunks func(p []byte) error
-
-// Write implements io.Writer.
-func (c chunks) Write(p []byte) (int, error) {
-	sent := 0
-	for len(p) > 0 {
-		n := min(len(p), chunkBytes)
-		if err := c(p[:n]); err != nil {
-			return sent, err
-		}
-		p, sent = p[n:], sent+n
-	}
-	return sent, nil
-}
-
-type chunkReader struct {
-	stream grpc.ClientStreamingServer[peerv1.RestoreChunk, peerv1.RestoreResponse]
-	left   []byte
-}
-
-// Read implements io.Reader; the end of the stream is io.EOF.
-func (c *chunkReader) Read(p []byte) (int, error) {
-	for len(c.left) == 0 {
-		m, err := c.stream.Recv()
-		if err != nil {
-			return 0, err
-		}
-		c.left = m.GetData()
-	}
-	n := copy(p, c.left)
-	c.left = c.left[n:]
-	return n, nil
 }

@@ -18,6 +18,7 @@ import (
 	"trivet/client"
 	"trivet/cmd/trivet/bundles"
 	"trivet/internal/config"
+	"trivet/internal/spawn"
 	"trivet/node/steal"
 )
 
@@ -68,7 +69,7 @@ type Env struct {
 	TrafficPIDFile string
 
 	exe   string
-	spawn *spawner
+	spawn *spawn.Spawner
 	net   *network
 	admin []string
 }
@@ -104,7 +105,7 @@ func prepare(o Options) (*Env, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the environment's directory: %w", err)
 	}
-	return &Env{Dir: dir, exe: exe, spawn: newSpawner(), ContextFile: filepath.Join(dir, "context.yaml")}, nil
+	return &Env{Dir: dir, exe: exe, spawn: spawn.New(), ContextFile: filepath.Join(dir, "context.yaml")}, nil
 }
 
 func (e *Env) start(ctx context.Context, o Options, say func(string, ...any)) error {
@@ -416,7 +417,7 @@ func (e *Env) Close() error {
 	if e.net != nil {
 		errs = append(errs, e.net.Close())
 	}
-	e.spawn.close()
+	e.spawn.Close()
 	return errors.Join(errs...)
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -14,37 +13,6 @@ import (
 
 // stopTimeout is how long a process may take to end by itself.
 const stopTimeout = 15 * time.Second
-
-// spawner starts processes from one thread that lives as long as it: the
-// kernel's parent-death signal is tied to the thread that forked.
-type spawner struct {
-	jobs chan func()
-	done chan struct{}
-}
-
-func newSpawner() *spawner {
-	s := &spawner{jobs: make(chan func()), done: make(chan struct{})}
-	go func() {
-		defer close(s.done)
-		runtime.LockOSThread()
-		for job := range s.jobs {
-			job()
-		}
-	}()
-	return s
-}
-
-func (s *spawner) start(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: true}
-	errc := make(chan error, 1)
-	s.jobs <- func() { errc <- cmd.Start() }
-	return <-errc
-}
-
-func (s *spawner) close() {
-	close(s.jobs)
-	<-s.done
-}
 
 // Proc is one process of the environment.
 type Proc struct {
@@ -73,7 +41,7 @@ func (p *Proc) Start() error {
 	defer log.Close()
 	cmd := exec.Command(p.exe, p.args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := p.env.spawn.start(cmd); err != nil {
+	if err := p.env.spawn.Start(cmd, nil, syscall.SIGTERM); err != nil {
 		return fmt.Errorf("start %s: %w", p.Name, err)
 	}
 	done := make(chan struct{})
