@@ -91,7 +91,8 @@ func (t *tx) checkToken(op *commandv1.CreateToken) *commandv1.Result {
 }
 
 // consumeToken takes one use of a token for one key and one name. The same key
-// and name get the same answer again, so that a lost answer costs no use.
+// and name get the same answer again, so that a lost answer costs no use; also
+// for a while after the token's end, for a winner that asks late.
 func (t *tx) consumeToken(op *commandv1.ConsumeToken) *commandv1.Result {
 	denied := func(reason, format string, args ...any) *commandv1.Result {
 		return hinted(refuse(commandv1.Code_CODE_PERMISSION_DENIED, reason, format, args...),
@@ -104,10 +105,11 @@ func (t *tx) consumeToken(op *commandv1.ConsumeToken) *commandv1.Result {
 		return denied(ReasonTokenInvalid, "token is not valid")
 	}
 	matches, err := path.Match(row.GetNameGlob(), op.GetName())
+	expired := row.GetExpiresAt() <= t.now()
 	switch {
 	case row.GetRevoked():
 		return denied(ReasonTokenRevoked, "token %q was revoked", row.GetId())
-	case row.GetExpiresAt() <= t.now():
+	case expired && !t.since2():
 		return denied(ReasonTokenExpired, "token %q has expired", row.GetId())
 	case row.GetRole() != op.GetRole():
 		return denied(ReasonTokenInvalid, "token %q is for role %q, not %q",
@@ -124,6 +126,9 @@ func (t *tx) consumeToken(op *commandv1.ConsumeToken) *commandv1.Result {
 	}) {
 		t.record = recordAlways // another certificate will be made
 		return withToken(row)
+	}
+	if expired {
+		return denied(ReasonTokenExpired, "token %q has expired", row.GetId())
 	}
 	if row.GetUsesLeft() == 0 {
 		return denied(ReasonTokenUsed, "token %q was used by another key", row.GetId())
