@@ -39,7 +39,12 @@ func TestLimitsHoldOnceTheyAreSetAndFallBackToTheDefaults(t *testing.T) {
 	if _, err := alice.ArriveAsClient(ctx, clientInfo("another")); errs.Code(err) != codes.ResourceExhausted || errs.Reason(err) != fsm.ReasonLimitSessions {
 		t.Errorf("a second session: %v", err)
 	}
-	_, err = ops[2].SetLimits(ctx, &operatorv1.SetLimitsRequest{Limits: &commandv1.Limits{}})
+	clearing := &operatorv1.SetLimitsRequest{Limits: &commandv1.Limits{}, IfLimits: fsm.DefaultLimits()}
+	if _, err := ops[2].SetLimits(ctx, clearing); errs.Code(err) != codes.Aborted || errs.Reason(err) != fsm.ReasonConflict {
+		t.Errorf("a change of limits that another has changed: %v", err)
+	}
+	clearing.IfLimits.SessionsPerIdentity = 1
+	_, err = ops[2].SetLimits(ctx, clearing)
 	must(t, err)
 	got, err = ops[2].GetLimits(ctx, &operatorv1.GetLimitsRequest{})
 	must(t, err)

@@ -38,6 +38,10 @@ func (t *tx) setLimits(op *commandv1.SetLimits) *commandv1.Result {
 	if res := t.operatorOnly("limits"); res != nil {
 		return res
 	}
+	if want := op.GetIfLimits(); want != nil && !proto.Equal(want, t.work.limits) {
+		return hinted(refuse(commandv1.Code_CODE_ABORTED, ReasonConflict, "the limits were changed meanwhile"),
+			"read the limits again and repeat the change on what holds now")
+	}
 	t.work.meta.Limits = op.GetLimits()
 	t.work.limits = limitsOf(t.work.meta)
 	t.events = append(t.events, Event{

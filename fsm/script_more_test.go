@@ -46,7 +46,12 @@ func (in *interpreter) deletePolicy(a arguments) *commandv1.Command {
 
 func (in *interpreter) setLimits(a arguments) *commandv1.Command {
 	n := func(key string) uint32 { return uint32(number(a.get(key, "0"))) }
-	return &commandv1.Command{Op: &commandv1.Command_SetLimits{SetLimits: &commandv1.SetLimits{Limits: &commandv1.Limits{
+	var seen *commandv1.Limits
+	if sessions := a.get("seen", ""); sessions != "" {
+		seen = DefaultLimits()
+		seen.SessionsPerIdentity = uint32(number(sessions))
+	}
+	return &commandv1.Command{Op: &commandv1.Command_SetLimits{SetLimits: &commandv1.SetLimits{IfLimits: seen, Limits: &commandv1.Limits{
 		SessionsPerIdentity: n("sessions"), InterceptsPerIdentity: n("intercepts"), InterceptsPerNamespace: n("namespace"),
 		ConfigKeys: n("keys"), ConfigBytes: uint64(n("bytes")), Tokens: n("tokens"), Policies: n("policies"),
 		WorkloadsPerNode: n("workloads"), Nodes: n("nodes"), AgentsPerNode: n("agents"),

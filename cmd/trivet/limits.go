@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"trivet/internal/config"
@@ -64,14 +65,12 @@ func newLimitsSetCmd(a *App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			l := r.GetLimits()
-			if l == nil {
-				l = &commandv1.Limits{}
-			}
+			l := &commandv1.Limits{}
+			proto.Merge(l, r.GetLimits())
 			if err := setLimits(l, q.args); err != nil {
 				return err
 			}
-			if _, err := q.api.SetLimits(q.ctx, &operatorv1.SetLimitsRequest{Limits: l}); err != nil {
+			if _, err := q.api.SetLimits(q.ctx, &operatorv1.SetLimitsRequest{Limits: l, IfLimits: r.GetLimits()}); err != nil {
 				return err
 			}
 			r, err = q.api.GetLimits(q.ctx, &operatorv1.GetLimitsRequest{})

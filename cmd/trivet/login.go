@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -84,12 +86,9 @@ func (a *App) login(ctx context.Context, token, name string) error {
 		return err
 	}
 	id := answer.Bundle.ID
-	c := client.Context{Name: a.flags.context, Servers: answer.Servers, Bundle: dir, Namespace: a.flags.namespace}
+	c := client.Context{Name: a.flags.context, Servers: reachable(ctx, servers, answer.Servers), Bundle: dir, Namespace: a.flags.namespace}
 	if c.Name == "" {
 		c.Name = id.Cluster
-	}
-	if len(c.Servers) == 0 {
-		c.Servers = servers
 	}
 	old, _ := file.Get(c.Name) // none: nothing to clear away
 	file.Put(c)
@@ -99,6 +98,35 @@ func (a *App) login(ctx context.Context, token, name string) error {
 	a.forgetBundle(file, old.Bundle)
 	a.Printer().Notef("you are %s until %s; context %s is current", id, answer.Bundle.NotAfter.Local().Format("2006-01-02 15:04"), c.Name)
 	return nil
+}
+
+// reachTimeout bounds the look whether a server can be reached.
+const reachTimeout = 2 * time.Second
+
+// reachable chooses the servers of a new context: those that the cluster names,
+// which are all of them, if one of them can be reached from here, else those
+// that could. Behind a forwarded port only these have a name here.
+func reachable(ctx context.Context, asked, named []string) []string {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	reached := make(chan bool, len(named))
+	for _, address := range named {
+		go func() {
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+			if err == nil {
+				conn.Close()
+			}
+			reached <- err == nil
+		}()
+	}
+	chosen := asked
+	for range named {
+		if <-reached {
+			chosen = named
+			cancel()
+		}
+	}
+	return chosen
 }
 
 // contextFileOrNew is the context file, or one that Save will make.

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -175,4 +177,29 @@ func TestCAShowAndRotate(t *testing.T) {
 	}
 	// New certificates come from the new CA, with the new keys.
 	r.ok("login", "--token", strings.TrimSpace(r.ok("token", "create", "--role", "viewer", "--name", "vera")))
+}
+
+// TestServersOfANewContext: the cluster may call itself by names that mean
+// nothing where the client is.
+func TestServersOfANewContext(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	open, gone, asked := ln.Addr().String(), closed.Addr().String(), []string{"forwarded:7400"}
+	for _, tc := range []struct{ named, want []string }{
+		{nil, asked},
+		{[]string{gone, "server.invalid:7400"}, asked},
+		{[]string{gone, open}, []string{gone, open}},
+	} {
+		if got := reachable(t.Context(), asked, tc.named); !slices.Equal(got, tc.want) {
+			t.Errorf("of %v: %v, want %v", tc.named, got, tc.want)
+		}
+	}
 }

@@ -77,13 +77,16 @@ func newPolicyListCmd(a *App) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "Show the policies in the order in which they are asked", Args: noArgs,
 		RunE: a.ask(func(q query) error {
-			r, err := q.api.ListPolicies(q.ctx, &operatorv1.ListPoliciesRequest{})
+			policies, revision, err := pages(func(page *operatorv1.Page) ([]*commandv1.PolicyRow, string, uint64, error) {
+				r, err := q.api.ListPolicies(q.ctx, &operatorv1.ListPoliciesRequest{Page: page})
+				return r.GetPolicies(), r.GetNextPageToken(), r.GetRevision(), err
+			})
 			if err != nil {
 				return err
 			}
-			rows := views(r.GetPolicies(), viewPolicy)
+			rows := views(policies, viewPolicy)
 			slices.SortStableFunc(rows, func(x, y policyView) int { return int(int64(x.Order) - int64(y.Order)) })
-			return render.List(a.Printer(), rows, r.GetRevision(), "policies", []render.Column[policyView]{
+			return render.List(a.Printer(), rows, revision, "policies", []render.Column[policyView]{
 				{Name: "ORDER", Value: func(v policyView) string { return strconv.FormatUint(uint64(v.Order), 10) }},
 				{Name: "NAME", Value: func(v policyView) string { return v.Name }},
 				{Name: "WHO", Value: func(v policyView) string { return anything(v.Identities) }},

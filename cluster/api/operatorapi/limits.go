@@ -28,7 +28,7 @@ func (s *Service) SetLimits(ctx context.Context, req *operatorv1.SetLimitsReques
 		return nil, errs.New(codes.InvalidArgument, "MISSING_FIELD", "limits must not be empty")
 	}
 	res, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_SetLimits{
-		SetLimits: &commandv1.SetLimits{Limits: withoutDefaults(req.GetLimits())},
+		SetLimits: &commandv1.SetLimits{Limits: withoutDefaults(req.GetLimits()), IfLimits: req.GetIfLimits()},
 	}})
 	if err != nil {
 		return nil, err

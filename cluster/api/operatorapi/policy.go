@@ -2,7 +2,6 @@ package operatorapi
 
 import (
 	"context"
-	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -12,13 +11,16 @@ import (
 	operatorv1 "trivet/proto/trivet/operator/v1"
 )
 
-// ListPolicies lists all policies by name. Their number is bounded by a limit.
-func (s *Service) ListPolicies(ctx context.Context, _ *operatorv1.ListPoliciesRequest) (*operatorv1.ListPoliciesResponse, error) {
+// ListPolicies lists the policies by name.
+func (s *Service) ListPolicies(ctx context.Context, req *operatorv1.ListPoliciesRequest) (*operatorv1.ListPoliciesResponse, error) {
 	root, err := s.read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &operatorv1.ListPoliciesResponse{Policies: slices.Collect(root.Policies), Revision: root.Revision()}, nil
+	out := &operatorv1.ListPoliciesResponse{Revision: root.Revision()}
+	out.Policies, out.NextPageToken, err = page(root.Policies, req.GetPage(), (*commandv1.PolicyRow).GetName,
+		func(row *commandv1.PolicyRow) (*commandv1.PolicyRow, bool) { return row, true })
+	return out, err
 }
 
 // PutPolicy makes or replaces a policy.

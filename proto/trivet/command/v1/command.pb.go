@@ -2266,8 +2266,11 @@ func (x *DeletePolicy) GetIfModifyRevision() uint64 {
 // SetLimits replaces the limits of the cluster; a field that is 0 means the
 // default.
 type SetLimits struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Limits        *Limits                `protobuf:"bytes,1,opt,name=limits,proto3" json:"limits,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Limits *Limits                `protobuf:"bytes,1,opt,name=limits,proto3" json:"limits,omitempty"`
+	// The limits that hold, defaults filled in, as the caller saw them; refused
+	// if they have changed since. Absent: no condition.
+	IfLimits      *Limits `protobuf:"bytes,2,opt,name=if_limits,json=ifLimits,proto3" json:"if_limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2305,6 +2308,13 @@ func (*SetLimits) Descriptor() ([]byte, []int) {
 func (x *SetLimits) GetLimits() *Limits {
 	if x != nil {
 		return x.Limits
+	}
+	return nil
+}
+
+func (x *SetLimits) GetIfLimits() *Limits {
+	if x != nil {
+		return x.IfLimits
 	}
 	return nil
 }
@@ -2859,9 +2869,10 @@ const file_trivet_command_v1_command_proto_rawDesc = "" +
 	"\fDeletePolicy\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
 	"\x12if_modify_revision\x18\x02 \x01(\x04H\x00R\x10ifModifyRevision\x88\x01\x01B\x15\n" +
-	"\x13_if_modify_revision\">\n" +
+	"\x13_if_modify_revision\"v\n" +
 	"\tSetLimits\x121\n" +
-	"\x06limits\x18\x01 \x01(\v2\x19.trivet.command.v1.LimitsR\x06limits\"\x8c\x01\n" +
+	"\x06limits\x18\x01 \x01(\v2\x19.trivet.command.v1.LimitsR\x06limits\x126\n" +
+	"\tif_limits\x18\x02 \x01(\v2\x19.trivet.command.v1.LimitsR\bifLimits\"\x8c\x01\n" +
 	"\vRecordAudit\x123\n" +
 	"\x05class\x18\x01 \x01(\x0e2\x1d.trivet.command.v1.AuditClassR\x05class\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x18\n" +
@@ -3000,22 +3011,23 @@ var file_trivet_command_v1_command_proto_depIdxs = []int32{
 	44, // 42: trivet.command.v1.PutKey.key:type_name -> trivet.command.v1.KeyRow
 	45, // 43: trivet.command.v1.PutPolicy.policy:type_name -> trivet.command.v1.PolicyRow
 	46, // 44: trivet.command.v1.SetLimits.limits:type_name -> trivet.command.v1.Limits
-	47, // 45: trivet.command.v1.RecordAudit.class:type_name -> trivet.command.v1.AuditClass
-	48, // 46: trivet.command.v1.Result.code:type_name -> trivet.command.v1.Code
-	49, // 47: trivet.command.v1.Result.session:type_name -> trivet.command.v1.SessionRow
-	50, // 48: trivet.command.v1.Result.intercept:type_name -> trivet.command.v1.InterceptRow
-	42, // 49: trivet.command.v1.Result.node:type_name -> trivet.command.v1.NodeRow
-	51, // 50: trivet.command.v1.Result.workload:type_name -> trivet.command.v1.WorkloadRow
-	52, // 51: trivet.command.v1.Result.config:type_name -> trivet.command.v1.ConfigRow
-	53, // 52: trivet.command.v1.Result.token:type_name -> trivet.command.v1.TokenRow
-	34, // 53: trivet.command.v1.Result.server:type_name -> trivet.command.v1.ServerRow
-	44, // 54: trivet.command.v1.Result.key:type_name -> trivet.command.v1.KeyRow
-	45, // 55: trivet.command.v1.Result.policy:type_name -> trivet.command.v1.PolicyRow
-	56, // [56:56] is the sub-list for method output_type
-	56, // [56:56] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	46, // 45: trivet.command.v1.SetLimits.if_limits:type_name -> trivet.command.v1.Limits
+	47, // 46: trivet.command.v1.RecordAudit.class:type_name -> trivet.command.v1.AuditClass
+	48, // 47: trivet.command.v1.Result.code:type_name -> trivet.command.v1.Code
+	49, // 48: trivet.command.v1.Result.session:type_name -> trivet.command.v1.SessionRow
+	50, // 49: trivet.command.v1.Result.intercept:type_name -> trivet.command.v1.InterceptRow
+	42, // 50: trivet.command.v1.Result.node:type_name -> trivet.command.v1.NodeRow
+	51, // 51: trivet.command.v1.Result.workload:type_name -> trivet.command.v1.WorkloadRow
+	52, // 52: trivet.command.v1.Result.config:type_name -> trivet.command.v1.ConfigRow
+	53, // 53: trivet.command.v1.Result.token:type_name -> trivet.command.v1.TokenRow
+	34, // 54: trivet.command.v1.Result.server:type_name -> trivet.command.v1.ServerRow
+	44, // 55: trivet.command.v1.Result.key:type_name -> trivet.command.v1.KeyRow
+	45, // 56: trivet.command.v1.Result.policy:type_name -> trivet.command.v1.PolicyRow
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_trivet_command_v1_command_proto_init() }

@@ -4928,8 +4928,11 @@ func (x *GetLimitsResponse) GetRevision() uint64 {
 }
 
 type SetLimitsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Limits        *v1.Limits             `protobuf:"bytes,1,opt,name=limits,proto3" json:"limits,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Limits *v1.Limits             `protobuf:"bytes,1,opt,name=limits,proto3" json:"limits,omitempty"`
+	// What GetLimits answered; the change is refused if that holds no more.
+	// Absent: no condition.
+	IfLimits      *v1.Limits `protobuf:"bytes,2,opt,name=if_limits,json=ifLimits,proto3" json:"if_limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4967,6 +4970,13 @@ func (*SetLimitsRequest) Descriptor() ([]byte, []int) {
 func (x *SetLimitsRequest) GetLimits() *v1.Limits {
 	if x != nil {
 		return x.Limits
+	}
+	return nil
+}
+
+func (x *SetLimitsRequest) GetIfLimits() *v1.Limits {
+	if x != nil {
+		return x.IfLimits
 	}
 	return nil
 }
@@ -5017,6 +5027,7 @@ func (x *SetLimitsResponse) GetRevision() uint64 {
 
 type ListPoliciesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5051,10 +5062,18 @@ func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
 	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{78}
 }
 
+func (x *ListPoliciesRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
 type ListPoliciesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Policies      []*v1.PolicyRow        `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5101,6 +5120,13 @@ func (x *ListPoliciesResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *ListPoliciesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type PutPolicyRequest struct {
@@ -5654,15 +5680,18 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\x10GetLimitsRequest\"b\n" +
 	"\x11GetLimitsResponse\x121\n" +
 	"\x06limits\x18\x01 \x01(\v2\x19.trivet.command.v1.LimitsR\x06limits\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"E\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"}\n" +
 	"\x10SetLimitsRequest\x121\n" +
-	"\x06limits\x18\x01 \x01(\v2\x19.trivet.command.v1.LimitsR\x06limits\"/\n" +
+	"\x06limits\x18\x01 \x01(\v2\x19.trivet.command.v1.LimitsR\x06limits\x126\n" +
+	"\tif_limits\x18\x02 \x01(\v2\x19.trivet.command.v1.LimitsR\bifLimits\"/\n" +
 	"\x11SetLimitsResponse\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x04R\brevision\"\x15\n" +
-	"\x13ListPoliciesRequest\"l\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\"C\n" +
+	"\x13ListPoliciesRequest\x12,\n" +
+	"\x04page\x18\x01 \x01(\v2\x18.trivet.operator.v1.PageR\x04page\"\x94\x01\n" +
 	"\x14ListPoliciesResponse\x128\n" +
 	"\bpolicies\x18\x01 \x03(\v2\x1c.trivet.command.v1.PolicyRowR\bpolicies\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"\x92\x01\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\x92\x01\n" +
 	"\x10PutPolicyRequest\x124\n" +
 	"\x06policy\x18\x01 \x01(\v2\x1c.trivet.command.v1.PolicyRowR\x06policy\x121\n" +
 	"\x12if_modify_revision\x18\x02 \x01(\x04H\x00R\x10ifModifyRevision\x88\x01\x01B\x15\n" +
@@ -5824,13 +5853,15 @@ var file_trivet_operator_v1_operator_proto_depIdxs = []int32{
 	84, // 41: trivet.operator.v1.HealthResponse.time:type_name -> google.protobuf.Timestamp
 	88, // 42: trivet.operator.v1.GetLimitsResponse.limits:type_name -> trivet.command.v1.Limits
 	88, // 43: trivet.operator.v1.SetLimitsRequest.limits:type_name -> trivet.command.v1.Limits
-	89, // 44: trivet.operator.v1.ListPoliciesResponse.policies:type_name -> trivet.command.v1.PolicyRow
-	89, // 45: trivet.operator.v1.PutPolicyRequest.policy:type_name -> trivet.command.v1.PolicyRow
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	88, // 44: trivet.operator.v1.SetLimitsRequest.if_limits:type_name -> trivet.command.v1.Limits
+	5,  // 45: trivet.operator.v1.ListPoliciesRequest.page:type_name -> trivet.operator.v1.Page
+	89, // 46: trivet.operator.v1.ListPoliciesResponse.policies:type_name -> trivet.command.v1.PolicyRow
+	89, // 47: trivet.operator.v1.PutPolicyRequest.policy:type_name -> trivet.command.v1.PolicyRow
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_trivet_operator_v1_operator_proto_init() }
