@@ -249,7 +249,7 @@ func (s *Server) services() {
 	)
 	s.manager = managerapi.New(managerapi.Config{
 		Core: s.engine, Registry: s.registry, Exchange: s.exchange, Stopping: s.stopping, Logger: s.log,
-		Environment: s.sealer.InterceptEnvironment,
+		Environment: s.sealer.InterceptEnvironment, Address: s.cfg.Advertise,
 	})
 	managersvc.RegisterManagerServer(s.grpc, s.manager)
 	operatorsvc.RegisterOperatorServer(s.grpc, operatorapi.New(operatorapi.Config{

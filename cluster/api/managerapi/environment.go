@@ -3,6 +3,7 @@ package managerapi
 import (
 	"maps"
 
+	"trivet/cluster/settings"
 	"trivet/fsm"
 	"trivet/internal/errs"
 	"trivet/proto/telepresence/manager"
@@ -29,6 +30,7 @@ func (s *Service) interceptInfo(row *commandv1.InterceptRow, audience fsm.Audien
 		}
 		info.Environment = env
 	}
+	info.Environment = s.withoutExcluded(info.GetEnvironment())
 	if name := row.GetPolicy(); name != "" {
 		p, ok := s.cfg.Core.Root().Policy(name)
 		if !ok {
@@ -39,6 +41,21 @@ func (s *Service) interceptInfo(row *commandv1.InterceptRow, audience fsm.Audien
 		info.Environment = allowedOf(p, info.GetEnvironment())
 	}
 	return info
+}
+
+// withoutExcluded is an environment without the variables that must not leave a
+// pod.
+func (s *Service) withoutExcluded(env map[string]string) map[string]string {
+	row, _ := s.cfg.Core.Root().Config(settings.KeyExcludedEnvironment)
+	excluded := settings.Excluded(row.GetValue())
+	if len(excluded) == 0 || len(env) == 0 {
+		return env
+	}
+	env = maps.Clone(env) // the row's own
+	for _, key := range excluded {
+		delete(env, key)
+	}
+	return env
 }
 
 // allowedOf is an environment without what a policy withholds.

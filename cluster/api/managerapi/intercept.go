@@ -2,7 +2,6 @@ package managerapi
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -180,9 +179,7 @@ func (s *Service) EnsureAgent(ctx context.Context, req *manager.EnsureAgentReque
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	out := agentSnapshot(root, func(row *commandv1.SessionRow) bool {
-		return row.GetAgent().GetNamespace() == ns && row.GetAgent().GetName() == req.GetName()
-	}, byPodName)
+	out := agentsOf(root, ns, req.GetName())
 	if err != nil && len(out.GetAgents()) == 0 {
 		return nil, errs.New(codes.Internal, "AGENT_NOT_READY", "failed to ensure agent for workload %s: no agents became active", req.GetName()).
 			WithHint("is the node with its pods connected? see `trivet node list`")
@@ -275,6 +272,7 @@ func (s *Service) ReviewIntercept(ctx context.Context, req *manager.ReviewInterc
 	} else if err := owns(ctx, row); err != nil {
 		return nil, err
 	}
+	req.Environment = s.withoutExcluded(req.GetEnvironment())
 	_, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_ReviewIntercept{
 		ReviewIntercept: &commandv1.ReviewIntercept{Review: req},
 	}})
@@ -288,5 +286,3 @@ func (s *Service) read(ctx context.Context) (*fsm.Root, error) {
 	}
 	return s.cfg.Core.Read(ctx, level, seen)
 }
-
-func byPodName(a, b *manager.AgentInfo) int { return strings.Compare(a.GetPodName(), b.GetPodName()) }

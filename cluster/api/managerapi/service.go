@@ -41,6 +41,8 @@ type Config struct {
 	Exchange *exchange.Exchange
 	// Environment opens the environment of an intercept, for its owner.
 	Environment func(*commandv1.InterceptRow) (map[string]string, error)
+	// Address is where peers reach this server.
+	Address string
 	// Stopping is closed when the server begins to shut down: streams that end
 	// after that were not ended by their peers.
 	Stopping <-chan struct{}

@@ -41,6 +41,10 @@ func (s *Service) ArriveAsAgent(ctx context.Context, info *manager.AgentInfo) (*
 	if err := s.mayBeAgent(ctx, info); err != nil {
 		return nil, err
 	}
+	info.Environment = s.withoutExcluded(info.GetEnvironment())
+	for _, c := range info.GetContainers() {
+		c.Environment = s.withoutExcluded(c.GetEnvironment())
+	}
 	res, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_ArriveAgent{
 		ArriveAgent: &commandv1.ArriveAgent{Info: info},
 	}})

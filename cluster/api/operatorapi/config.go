@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"trivet/cluster/authz"
+	"trivet/cluster/settings"
 	"trivet/internal/errs"
 	commandv1 "trivet/proto/trivet/command/v1"
 	operatorv1 "trivet/proto/trivet/operator/v1"
@@ -16,17 +17,24 @@ import (
 
 // PutConfig writes one key.
 func (s *Service) PutConfig(ctx context.Context, req *operatorv1.PutConfigRequest) (*operatorv1.PutConfigResponse, error) {
-	res, err := s.propose(ctx, putConfig(req))
+	cmd, err := putConfig(req)
+	if err != nil {
+		return nil, err
+	}
+	res, err := s.propose(ctx, cmd)
 	if err != nil {
 		return nil, err
 	}
 	return &operatorv1.PutConfigResponse{Revision: res.GetRevision()}, nil
 }
 
-func putConfig(req *operatorv1.PutConfigRequest) *commandv1.Command {
+func putConfig(req *operatorv1.PutConfigRequest) (*commandv1.Command, error) {
+	if err := settings.Check(req.GetKey(), req.GetValue()); err != nil {
+		return nil, err
+	}
 	return &commandv1.Command{Op: &commandv1.Command_PutConfig{PutConfig: &commandv1.PutConfig{
 		Key: req.GetKey(), Value: req.GetValue(), IfModifyRevision: req.IfModifyRevision,
-	}}}
+	}}}, nil
 }
 
 // streamInFlight bounds the writes of one PutConfigStream that are under way;
@@ -61,7 +69,11 @@ func (s *Service) PutConfigStream(stream grpc.BidiStreamingServer[operatorv1.Put
 				return
 			}
 			go func() {
-				res, err := s.cfg.Core.Propose(ctx, identity, nil, putConfig(req))
+				var res *commandv1.Result
+				cmd, err := putConfig(req)
+				if err == nil {
+					res, err = s.cfg.Core.Propose(ctx, identity, nil, cmd)
+				}
 				ch <- answer{res.GetRevision(), err}
 			}()
 		}
