@@ -157,7 +157,7 @@ func (c *Cluster) start(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := c.awaitWhole(ctx)
+	_, err := c.awaitWhole(ctx, nil)
 	return err
 }
 

@@ -67,6 +67,9 @@ type execution struct {
 	// outage is how long it took until the first write after the beginning was
 	// acknowledged; it is set by serve.
 	outage time.Duration
+	// ending may end itself because of the fault, even some time after the
+	// fault's end; it is nil for all other faults.
+	ending *Server
 }
 
 // happened notes what proves that the fault was real.

@@ -60,14 +60,20 @@ func diskFull(ctx context.Context, x *execution) error {
 		})
 		cancel()
 	}
-	return errors.Join(err, relieve(x.target.Data), x.startIfEnded(ctx, x.target))
+	x.ending = x.target
+	return errors.Join(err, relieve(x.target.Data))
 }
 
-// startIfEnded starts a server that a fault has made end itself.
-func (x *execution) startIfEnded(ctx context.Context, s *Server) error {
-	if s.Running() {
+// startIfEnded starts the server that the fault has made end itself. It is
+// asked again and again until the cluster is a whole: a server that gave up on
+// its disk just before the fault's end needs a while to end, and then nobody
+// else would start it. It is not to end a second time.
+func (x *execution) startIfEnded(ctx context.Context) error {
+	s := x.ending
+	if s == nil || s.Running() {
 		return nil
 	}
+	x.ending = nil
 	st, err := s.Wait(ctx)
 	if err != nil {
 		return err
@@ -87,7 +93,8 @@ func (x *execution) disturbed(ctx context.Context, f fault.Faults, meanwhile fun
 	}
 	err := meanwhile(ctx)
 	seen, err2 := x.target.Seen()
-	err = errors.Join(err, err2, x.target.Disturb(fault.Faults{}), x.startIfEnded(ctx, x.target))
+	x.ending = x.target
+	err = errors.Join(err, err2, x.target.Disturb(fault.Faults{}))
 	x.happened("%s was disturbed: %+v", x.target.Name, seen)
 	if err == nil && seen == (fault.Seen{}) {
 		err = fmt.Errorf("%s did not notice the fault", x.target.Name)

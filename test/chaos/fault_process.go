@@ -176,7 +176,7 @@ func rollingRestart(ctx context.Context, x *execution) error {
 			return err
 		}
 		wctx, cancel := context.WithTimeout(ctx, healWithin)
-		_, err := x.c.awaitWhole(wctx)
+		_, err := x.c.awaitWhole(wctx, nil)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("after the restart of %s: %w", s.Name, err)

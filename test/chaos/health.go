@@ -35,15 +35,21 @@ func (c *Cluster) status(ctx context.Context, i int) (*operatorv1.StatusResponse
 	return c.operator(i).Status(ctx, &operatorv1.StatusRequest{})
 }
 
-// poll repeats f until it returns nil, or its last error when ctx ends.
+// poll repeats f until it returns nil, or its last error when ctx ends; an error
+// that only says that ctx has ended does not hide the one before it.
 func poll(ctx context.Context, what string, f func(context.Context) error) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
+	var last error
 	for {
 		err := f(ctx)
 		if err == nil {
 			return nil
 		}
+		if last != nil && ctx.Err() != nil {
+			err = last
+		}
+		last = err
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -85,9 +91,15 @@ func (c *Cluster) term(ctx context.Context) (term uint64) {
 
 // awaitWhole waits until all servers run, follow one leader, have what any of
 // them had when it was called, and take writes; it returns how long that took.
-func (c *Cluster) awaitWhole(ctx context.Context) (time.Duration, error) {
+// Before each look it calls first, unless that is nil.
+func (c *Cluster) awaitWhole(ctx context.Context, first func(context.Context) error) (time.Duration, error) {
 	began := time.Now()
 	err := poll(ctx, "the servers did not become a whole", func(ctx context.Context) error {
+		if first != nil {
+			if err := first(ctx); err != nil {
+				return err
+			}
+		}
 		var leader string
 		var revision uint64
 		states := make([]*operatorv1.StatusResponse, len(c.Servers))

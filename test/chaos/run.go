@@ -234,7 +234,8 @@ func (r *Run) execute(ctx context.Context, step Step) (StepResult, error) {
 	}
 	wctx, cancel := context.WithTimeout(ctx, wholeWithin)
 	defer cancel()
-	out.Whole, err = r.c.awaitWhole(wctx)
+	out.Whole, err = r.c.awaitWhole(wctx, x.startIfEnded)
+	out.Evidence = x.evidence
 	if err != nil {
 		out.Error = strings.TrimPrefix(out.Error+"; "+err.Error(), "; ")
 		r.say("%s at %s: %s", step, out.Server, out.Error)
