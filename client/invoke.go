@@ -138,6 +138,7 @@ var writes = map[string]bool{
 	operatorService + "CreateIntercept": true,
 	operatorService + "DeleteIntercept": true,
 	operatorService + "PutConfig":       true,
+	operatorService + "DeleteConfig":    true,
 	operatorService + "SetIdentity":     true,
 	operatorService + "RevokeToken":     true,
 	operatorService + "SetLimits":       true,

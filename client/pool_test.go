@@ -335,7 +335,7 @@ func TestEveryUnaryCallIsKnownAsReadOrWrite(t *testing.T) {
 		reads[managerService+m] = true
 	}
 	for _, m := range []string{
-		"Status", "ListSessions", "ListIntercepts", "GetIntercept", "ListNodes", "ListWorkloads", "GetConfig", "Digest",
+		"Status", "ListSessions", "ListIntercepts", "GetIntercept", "ListNodes", "ListWorkloads", "GetConfig", "ListConfig", "Digest",
 		"ListPeers", "TransferLeadership", "RaftInfo", "Health", "ListTokens", "ListIdentities", "GetAuthority", "GetLimits", "ListPolicies",
 		// Not numbered: repeated, they do the same again (a token that nobody was
 		// told the secret of is of no use).

@@ -9,6 +9,7 @@ import (
 
 	"trivet/actors"
 	"trivet/cluster/limits"
+	"trivet/internal/loglevel"
 	"trivet/internal/pki"
 	"trivet/internal/seal"
 )
@@ -80,6 +81,9 @@ type Config struct {
 	// Version is the build's version, for status.
 	Version string
 	Logger  *slog.Logger
+	// Level is that of the Logger; the server changes it as operators ask for. Nil:
+	// it stays what it is.
+	Level *loglevel.Var
 	// RecentLog returns the newest log records for a support bundle; nil: there
 	// are none.
 	RecentLog func() (lines []byte, gone uint64)

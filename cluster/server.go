@@ -295,6 +295,7 @@ func (s *Server) run(h2 net.Listener) {
 	s.wg.Go(func() { s.ownAttachments(ctx) })
 	s.wg.Go(func() { s.monitor.Run(ctx) })
 	s.wg.Go(func() { s.membership.Run(ctx) })
+	s.wg.Go(func() { s.followLogLevel(ctx) })
 	s.wg.Add(5)
 	go s.steer(ctx)
 	go s.introduce(ctx)

@@ -15,6 +15,7 @@ import (
 
 	"trivet/internal/config"
 	"trivet/internal/errs"
+	"trivet/internal/loglevel"
 	"trivet/node/steal"
 )
 
@@ -60,7 +61,7 @@ type Config struct {
 
 // LogConfig says what is logged.
 type LogConfig struct {
-	// Level is debug, info, warn or error.
+	// Level is error, warn, info, debug or trace.
 	Level string `json:"level"`
 	// Format is text or json.
 	Format string `json:"format"`
@@ -131,7 +132,7 @@ func (c *Config) Validate() error {
 		among      []string
 	}{
 		{"steal", c.Steal, []string{StealAuto, steal.NameSkLookup, steal.NameProxy}},
-		{"log.level", c.Log.Level, []string{"debug", "info", "warn", "error"}},
+		{"log.level", c.Log.Level, loglevel.Names()},
 		{"log.format", c.Log.Format, []string{"text", "json"}},
 	} {
 		if slices.Contains(choice.among, choice.value) {
@@ -174,18 +175,19 @@ func (c *Config) command() *exec.Cmd {
 	return cmd
 }
 
-// newLogger makes the logger of a process of the node.
-func (c *Config) newLogger(process string) (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.Log.Level)); err != nil {
-		return nil, fmt.Errorf("log level: %w", err)
+// newLogger makes the logger of a process of the node, and its level.
+func (c *Config) newLogger(process string) (*slog.Logger, *loglevel.Var, error) {
+	_, level, err := loglevel.Parse(c.Log.Level)
+	if err != nil {
+		return nil, nil, err
 	}
-	opts := &slog.HandlerOptions{Level: level}
+	v := loglevel.New(level)
+	opts := &slog.HandlerOptions{Level: v}
 	var h slog.Handler = slog.NewTextHandler(os.Stderr, opts)
 	if c.Log.Format == "json" {
 		h = slog.NewJSONHandler(os.Stderr, opts)
 	}
-	return slog.New(h).With("node", c.Name, "process", process), nil
+	return slog.New(h).With("node", c.Name, "process", process), v, nil
 }
 
 // makeStateDir makes the state directory, for this user alone.

@@ -47,7 +47,7 @@ func TestConfigProblemsAreNamed(t *testing.T) {
 		"admin":            {minimal + "admin: here", `admin: "here" is not an address with a port`},
 		"admin for anyone": {minimal + "admin: 0.0.0.0:7411", "admin: 0.0.0.0 is not a loopback address"},
 		"steal":            {minimal + "steal: sklookup", `steal: "sklookup" is none of auto, sk_lookup, proxy; did you mean "sk_lookup"?`},
-		"level":            {minimal + "log: {level: loud}", `log.level: "loud" is none of debug, info, warn, error`},
+		"level":            {minimal + "log: {level: loud}", `log.level: "loud" is none of error, warn, info, debug, trace`},
 		"format":           {minimal + "log: {format: xml}", `log.format: "xml" is none of text, json`},
 	} {
 		t.Run(name, func(t *testing.T) {

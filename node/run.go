@@ -43,7 +43,7 @@ func Run(ctx context.Context, cfg *Config) (err error) {
 	}
 	logger := cfg.Logger
 	if logger == nil {
-		if logger, err = cfg.newLogger("holder"); err != nil {
+		if logger, _, err = cfg.newLogger("holder"); err != nil {
 			return err
 		}
 	}

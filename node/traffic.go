@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trivet/internal/enroll"
+	"trivet/internal/loglevel"
 	"trivet/internal/pki"
 	"trivet/node/handoff"
 	"trivet/node/link"
@@ -77,7 +78,7 @@ func RunTraffic(ctx context.Context, socket *os.File) error {
 	if err := json.Unmarshal(welcome.Settings, &set); err != nil {
 		return fmt.Errorf("read the holder's settings: %w", err)
 	}
-	logger, err := set.Config.newLogger("traffic")
+	logger, level, err := set.Config.newLogger("traffic")
 	if err != nil {
 		return err
 	}
@@ -87,13 +88,13 @@ func RunTraffic(ctx context.Context, socket *os.File) error {
 		}
 		cancel() // without the holder there is nothing to carry for long
 	})
-	return carry(ctx, &wg, set, welcome, client, beat, registry, logger)
+	return carry(ctx, &wg, set, welcome, client, beat, registry, logger, level)
 }
 
 // carry makes what the traffic process works with, and runs it.
 func carry(
 	ctx context.Context, wg *sync.WaitGroup, set settings, welcome handoff.Welcome, client *handoff.Client,
-	beat func() error, registry *prometheus.Registry, logger *slog.Logger,
+	beat func() error, registry *prometheus.Registry, logger *slog.Logger, level *loglevel.Var,
 ) error {
 	cfg := set.Config
 	certs, err := pki.OpenSource(cfg.Bundle)
@@ -138,7 +139,7 @@ func carry(
 		Attach: attacher.Attach, Detach: attacher.Detach,
 		Beat:   func() error { return errors.Join(beat(), attacher.Beat()) },
 		Status: client.Status,
-		Logger: logger, Registry: registry, LinkMetrics: metrics,
+		Logger: logger, Level: level, Registry: registry, LinkMetrics: metrics,
 	})
 }
 

@@ -80,6 +80,8 @@ var table = map[string][]pki.Role{
 	opSvc + "ListWorkloads":      readers,
 	opSvc + "PutConfig":          roles(pki.RoleOperator),
 	opSvc + "PutConfigStream":    roles(pki.RoleOperator),
+	opSvc + "ListConfig":         roles(pki.RoleOperator, pki.RoleViewer),
+	opSvc + "DeleteConfig":       roles(pki.RoleOperator),
 	opSvc + "GetConfig":          roles(pki.RoleOperator, pki.RoleViewer),
 	opSvc + "Digest":             roles(pki.RoleOperator, pki.RoleViewer),
 	opSvc + "ListPeers":          roles(pki.RoleOperator, pki.RoleViewer),

@@ -79,8 +79,12 @@ func (n Network) Domain() string {
 // Check refuses a value that a key of this package cannot have. Other keys may
 // have any.
 func Check(key string, value []byte) error {
-	if key == KeyClusterInfo {
+	switch {
+	case key == KeyClusterInfo:
 		_, err := ParseNetwork(value)
+		return err
+	case IsLogLevel(key):
+		_, err := ParseLogLevel(value)
 		return err
 	}
 	return nil

@@ -32,7 +32,7 @@ func newServerCmd(app *App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			logger, err := newLogger(app.Err, f.Log.Level, f.Log.Format)
+			logger, level, err := newLogger(app.Err, f.Log.Level, f.Log.Format)
 			if err != nil {
 				return err
 			}
@@ -49,6 +49,7 @@ func newServerCmd(app *App) *cobra.Command {
 			ring := logring.New(recentLog)
 			cfg.RecentLog = ring.Bytes
 			cfg.Logger = slog.New(ring.Handler(logger.Handler(), slog.LevelInfo)).With("server", f.Name)
+			cfg.Level = level
 			cfg.NoDeathWatch, cfg.NoSync = noDeathWatch, noSync
 			srv, err := cluster.Start(cfg)
 			if err != nil {

@@ -43,7 +43,7 @@ type serverSnapshot struct {
 }
 
 type serverLog struct {
-	Level  string `json:"level" doc:"debug, info, warn or error"`
+	Level  string `json:"level" doc:"error, warn, info, debug or trace"`
 	Format string `json:"format" doc:"json or text"`
 }
 

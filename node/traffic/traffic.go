@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"trivet/internal/loglevel"
 	"trivet/internal/rt"
 	"trivet/node/agent"
 	"trivet/node/handoff"
@@ -48,7 +49,9 @@ type Config struct {
 	// DefaultDrain.
 	Drain time.Duration
 
-	Logger   *slog.Logger
+	Logger *slog.Logger
+	// Level is that of the Logger; the manager changes it. Nil: it stays.
+	Level    *loglevel.Var
 	Registry prometheus.Registerer
 	// LinkMetrics are those that Pool and Ledger were made with.
 	LinkMetrics *link.Metrics
@@ -161,15 +164,40 @@ func (p *process) followSet(ctx context.Context, changed <-chan struct{}) {
 
 // followOrders tells the roster what the manager wishes.
 func (p *process) followOrders(ctx context.Context) {
+	p.useLevel(p.cfg.Ledger.Last().GetLogLevel())
 	control := &link.Control{
 		Pool: p.cfg.Pool, Ledger: p.cfg.Ledger, Source: p.cfg.Source, Hello: p.cfg.Hello,
 		Logger: p.cfg.Logger, Metrics: p.cfg.LinkMetrics, Connected: p.status.connected,
 		Orders: func(o *nodev1.NodeOrders) {
+			p.useLevel(o.GetLogLevel())
 			// It fails only when everything ends.
 			_ = p.roster.Push(ctx, newOrders{o})
 		},
 	}
 	control.Run(ctx)
+}
+
+// useLevel logs as much as the manager wishes; nil: as configured.
+func (p *process) useLevel(wish *nodev1.LogLevel) {
+	if p.cfg.Level == nil {
+		return
+	}
+	var during time.Duration
+	if until := wish.GetUntil(); until != 0 {
+		if during = time.Until(time.Unix(0, until)); during <= 0 {
+			wish = nil
+		}
+	}
+	if wish == nil {
+		p.cfg.Level.Reset()
+		return
+	}
+	_, level, err := loglevel.Parse(wish.GetLevel())
+	if err != nil {
+		p.cfg.Logger.Warn("the level that the manager wishes is not known here", "level", wish.GetLevel())
+		return
+	}
+	p.cfg.Level.Use(level, during)
 }
 
 // stop ends everything in order: first nothing more is stolen, then what is

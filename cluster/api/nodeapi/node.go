@@ -22,6 +22,7 @@ import (
 	"trivet/cluster/attach"
 	"trivet/cluster/authz"
 	"trivet/cluster/engine"
+	"trivet/cluster/settings"
 	"trivet/fsm"
 	"trivet/internal/errs"
 	commandv1 "trivet/proto/trivet/command/v1"
@@ -165,33 +166,50 @@ func (s *Service) orders(ctx context.Context, stream grpc.BidiStreamingServer[no
 	node := authz.Caller(stream.Context()).Name
 	root := s.cfg.Core.Root()
 	cur := s.cfg.Core.WatchFrom(root)
-	last := s.wish(root, node)
-	if err := stream.Send(last); err != nil {
-		return err
-	}
+	var last *nodev1.NodeOrders
+	levelEnds := time.NewTimer(0)
+	defer levelEnds.Stop()
 	for {
-		select {
-		case err := <-reports:
-			return err
-		case <-cur.Wait():
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-s.cfg.Stopping:
-			return errs.New(codes.Unavailable, "SERVER_STOPPING", "this server is shutting down").WithHint("reconnect to another server")
+		if next := s.wish(root, node); last == nil || !sameWish(last, next) {
+			if err := stream.Send(next); err != nil {
+				return err
+			}
+			last = next
 		}
-		batch := cur.Next()
-		if !batch.Resync && !slices.ContainsFunc(batch.Events, func(e fsm.Event) bool { return e.Table == fsm.TableWorkloads }) {
-			continue
+		levelEnds.Stop()
+		if until := last.GetLogLevel().GetUntil(); until != 0 {
+			// Another level may take its place.
+			levelEnds.Reset(time.Until(time.Unix(0, until)))
 		}
-		next := s.wish(batch.Root, node)
-		if proto.Equal(&nodev1.NodeOrders{Agents: last.GetAgents()}, &nodev1.NodeOrders{Agents: next.GetAgents()}) {
-			continue
+		for again := false; !again; {
+			select {
+			case err := <-reports:
+				return err
+			case <-levelEnds.C:
+				again = true
+				continue
+			case <-cur.Wait():
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-s.cfg.Stopping:
+				return errs.New(codes.Unavailable, "SERVER_STOPPING", "this server is shutting down").WithHint("reconnect to another server")
+			}
+			batch := cur.Next()
+			root = batch.Root
+			again = batch.Resync || slices.ContainsFunc(batch.Events, concernsNodes)
 		}
-		if err := stream.Send(next); err != nil {
-			return err
-		}
-		last = next
 	}
+}
+
+// concernsNodes says whether an event may change the wish for a node.
+func concernsNodes(e fsm.Event) bool {
+	return e.Table == fsm.TableWorkloads || e.Table == fsm.TableConfig && settings.IsLogLevel(e.Key)
+}
+
+// sameWish compares orders without their fences.
+func sameWish(a, b *nodev1.NodeOrders) bool {
+	return proto.Equal(&nodev1.NodeOrders{Agents: a.GetAgents(), LogLevel: a.GetLogLevel()},
+		&nodev1.NodeOrders{Agents: b.GetAgents(), LogLevel: b.GetLogLevel()})
 }
 
 // wish is everything the manager wants of a node.
@@ -203,6 +221,12 @@ func (s *Service) wish(root *fsm.Root, node string) *nodev1.NodeOrders {
 		// server is in: two servers that show the same state must agree.
 		Term: root.Position().Term, Revision: root.Revision(),
 	}}
+	if l := settings.LogLevelOf(root, time.Now(), settings.NodeLogLevel(node), settings.KeyLogLevel); l.Level != "" {
+		out.LogLevel = &nodev1.LogLevel{Level: l.Level}
+		if !l.Until.IsZero() {
+			out.LogLevel.Until = l.Until.UnixNano()
+		}
+	}
 	for w := range root.Workloads {
 		if !w.GetAgentWanted() {
 			continue

@@ -37,6 +37,32 @@ func putConfig(req *operatorv1.PutConfigRequest) (*commandv1.Command, error) {
 	}}}, nil
 }
 
+// ListConfig lists the keys; their values are asked for one by one.
+func (s *Service) ListConfig(ctx context.Context, req *operatorv1.ListConfigRequest) (*operatorv1.ListConfigResponse, error) {
+	root, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &operatorv1.ListConfigResponse{Revision: root.Revision()}
+	out.Keys, out.NextPageToken, err = page(root.Configs, req.GetPage(), (*commandv1.ConfigRow).GetKey,
+		func(row *commandv1.ConfigRow) (*operatorv1.ConfigKey, bool) {
+			return &operatorv1.ConfigKey{Key: row.GetKey(), ModifyRevision: row.GetModifyRevision(), Bytes: uint64(len(row.GetValue()))}, true
+		})
+	return out, err
+}
+
+// DeleteConfig removes one key. One that is not there is no error, unless the
+// request says which revision it expects.
+func (s *Service) DeleteConfig(ctx context.Context, req *operatorv1.DeleteConfigRequest) (*operatorv1.DeleteConfigResponse, error) {
+	res, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_DeleteConfig{DeleteConfig: &commandv1.DeleteConfig{
+		Key: req.GetKey(), IfModifyRevision: req.IfModifyRevision,
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return &operatorv1.DeleteConfigResponse{Revision: res.GetRevision()}, nil
+}
+
 // streamInFlight bounds the writes of one PutConfigStream that are under way;
 // beyond it the stream is not read.
 const streamInFlight = 128

@@ -288,9 +288,11 @@ func (x *Workloads) GetWorkloads() []*v1.WorkloadReport {
 
 // NodeOrders goes down: the complete wish, every time.
 type NodeOrders struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Fence         *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
-	Agents        []*WantedAgent         `protobuf:"bytes,2,rep,name=agents,proto3" json:"agents,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Fence  *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	Agents []*WantedAgent         `protobuf:"bytes,2,rep,name=agents,proto3" json:"agents,omitempty"`
+	// How much the node's processes log; absent: as its configuration says.
+	LogLevel      *LogLevel `protobuf:"bytes,3,opt,name=log_level,json=logLevel,proto3" json:"log_level,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -339,6 +341,68 @@ func (x *NodeOrders) GetAgents() []*WantedAgent {
 	return nil
 }
 
+func (x *NodeOrders) GetLogLevel() *LogLevel {
+	if x != nil {
+		return x.LogLevel
+	}
+	return nil
+}
+
+// LogLevel replaces the configured level for a while.
+type LogLevel struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// error, warn, info, debug or trace.
+	Level string `protobuf:"bytes,1,opt,name=level,proto3" json:"level,omitempty"`
+	// Unix nanoseconds by the manager's clock at which it ends; 0: not by itself.
+	Until         int64 `protobuf:"varint,2,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogLevel) Reset() {
+	*x = LogLevel{}
+	mi := &file_trivet_node_v1_node_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogLevel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogLevel) ProtoMessage() {}
+
+func (x *LogLevel) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_node_v1_node_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogLevel.ProtoReflect.Descriptor instead.
+func (*LogLevel) Descriptor() ([]byte, []int) {
+	return file_trivet_node_v1_node_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *LogLevel) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *LogLevel) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
 // WantedAgent asks the node for an agent beside one pod.
 type WantedAgent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -351,7 +415,7 @@ type WantedAgent struct {
 
 func (x *WantedAgent) Reset() {
 	*x = WantedAgent{}
-	mi := &file_trivet_node_v1_node_proto_msgTypes[5]
+	mi := &file_trivet_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -363,7 +427,7 @@ func (x *WantedAgent) String() string {
 func (*WantedAgent) ProtoMessage() {}
 
 func (x *WantedAgent) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_node_v1_node_proto_msgTypes[5]
+	mi := &file_trivet_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -376,7 +440,7 @@ func (x *WantedAgent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantedAgent.ProtoReflect.Descriptor instead.
 func (*WantedAgent) Descriptor() ([]byte, []int) {
-	return file_trivet_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_trivet_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WantedAgent) GetNamespace() string {
@@ -424,11 +488,15 @@ const file_trivet_node_v1_node_proto_rawDesc = "" +
 	"\x06kernel\x18\x06 \x01(\tR\x06kernel\x12/\n" +
 	"\ahighest\x18\a \x01(\v2\x15.trivet.node.v1.FenceR\ahighest\"L\n" +
 	"\tWorkloads\x12?\n" +
-	"\tworkloads\x18\x01 \x03(\v2!.trivet.command.v1.WorkloadReportR\tworkloads\"n\n" +
+	"\tworkloads\x18\x01 \x03(\v2!.trivet.command.v1.WorkloadReportR\tworkloads\"\xa5\x01\n" +
 	"\n" +
 	"NodeOrders\x12+\n" +
 	"\x05fence\x18\x01 \x01(\v2\x15.trivet.node.v1.FenceR\x05fence\x123\n" +
-	"\x06agents\x18\x02 \x03(\v2\x1b.trivet.node.v1.WantedAgentR\x06agents\"`\n" +
+	"\x06agents\x18\x02 \x03(\v2\x1b.trivet.node.v1.WantedAgentR\x06agents\x125\n" +
+	"\tlog_level\x18\x03 \x01(\v2\x18.trivet.node.v1.LogLevelR\blogLevel\"6\n" +
+	"\bLogLevel\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\tR\x05level\x12\x14\n" +
+	"\x05until\x18\x02 \x01(\x03R\x05until\"`\n" +
 	"\vWantedAgent\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\tR\bworkload\x12\x17\n" +
@@ -446,28 +514,30 @@ func file_trivet_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_trivet_node_v1_node_proto_rawDescData
 }
 
-var file_trivet_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_trivet_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_trivet_node_v1_node_proto_goTypes = []any{
 	(*Fence)(nil),             // 0: trivet.node.v1.Fence
 	(*NodeReport)(nil),        // 1: trivet.node.v1.NodeReport
 	(*NodeHello)(nil),         // 2: trivet.node.v1.NodeHello
 	(*Workloads)(nil),         // 3: trivet.node.v1.Workloads
 	(*NodeOrders)(nil),        // 4: trivet.node.v1.NodeOrders
-	(*WantedAgent)(nil),       // 5: trivet.node.v1.WantedAgent
-	(*v1.WorkloadReport)(nil), // 6: trivet.command.v1.WorkloadReport
+	(*LogLevel)(nil),          // 5: trivet.node.v1.LogLevel
+	(*WantedAgent)(nil),       // 6: trivet.node.v1.WantedAgent
+	(*v1.WorkloadReport)(nil), // 7: trivet.command.v1.WorkloadReport
 }
 var file_trivet_node_v1_node_proto_depIdxs = []int32{
 	2, // 0: trivet.node.v1.NodeReport.hello:type_name -> trivet.node.v1.NodeHello
 	3, // 1: trivet.node.v1.NodeReport.workloads:type_name -> trivet.node.v1.Workloads
 	0, // 2: trivet.node.v1.NodeHello.highest:type_name -> trivet.node.v1.Fence
-	6, // 3: trivet.node.v1.Workloads.workloads:type_name -> trivet.command.v1.WorkloadReport
+	7, // 3: trivet.node.v1.Workloads.workloads:type_name -> trivet.command.v1.WorkloadReport
 	0, // 4: trivet.node.v1.NodeOrders.fence:type_name -> trivet.node.v1.Fence
-	5, // 5: trivet.node.v1.NodeOrders.agents:type_name -> trivet.node.v1.WantedAgent
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	6, // 5: trivet.node.v1.NodeOrders.agents:type_name -> trivet.node.v1.WantedAgent
+	5, // 6: trivet.node.v1.NodeOrders.log_level:type_name -> trivet.node.v1.LogLevel
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_trivet_node_v1_node_proto_init() }
@@ -481,7 +551,7 @@ func file_trivet_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_node_v1_node_proto_rawDesc), len(file_trivet_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

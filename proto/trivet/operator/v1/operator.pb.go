@@ -1817,6 +1817,268 @@ func (x *GetConfigResponse) GetRevision() uint64 {
 	return 0
 }
 
+type ListConfigRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConfigRequest) Reset() {
+	*x = ListConfigRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConfigRequest) ProtoMessage() {}
+
+func (x *ListConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConfigRequest.ProtoReflect.Descriptor instead.
+func (*ListConfigRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ListConfigRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+// The keys without their values.
+type ListConfigResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          []*ConfigKey           `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConfigResponse) Reset() {
+	*x = ListConfigResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConfigResponse) ProtoMessage() {}
+
+func (x *ListConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConfigResponse.ProtoReflect.Descriptor instead.
+func (*ListConfigResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ListConfigResponse) GetKeys() []*ConfigKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *ListConfigResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ListConfigResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type ConfigKey struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Key            string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	ModifyRevision uint64                 `protobuf:"varint,2,opt,name=modify_revision,json=modifyRevision,proto3" json:"modify_revision,omitempty"`
+	// Of the value.
+	Bytes         uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigKey) Reset() {
+	*x = ConfigKey{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigKey) ProtoMessage() {}
+
+func (x *ConfigKey) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigKey.ProtoReflect.Descriptor instead.
+func (*ConfigKey) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ConfigKey) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *ConfigKey) GetModifyRevision() uint64 {
+	if x != nil {
+		return x.ModifyRevision
+	}
+	return 0
+}
+
+func (x *ConfigKey) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type DeleteConfigRequest struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Key              string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	IfModifyRevision *uint64                `protobuf:"varint,2,opt,name=if_modify_revision,json=ifModifyRevision,proto3,oneof" json:"if_modify_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *DeleteConfigRequest) Reset() {
+	*x = DeleteConfigRequest{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteConfigRequest) ProtoMessage() {}
+
+func (x *DeleteConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteConfigRequest.ProtoReflect.Descriptor instead.
+func (*DeleteConfigRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DeleteConfigRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *DeleteConfigRequest) GetIfModifyRevision() uint64 {
+	if x != nil && x.IfModifyRevision != nil {
+		return *x.IfModifyRevision
+	}
+	return 0
+}
+
+type DeleteConfigResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteConfigResponse) Reset() {
+	*x = DeleteConfigResponse{}
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteConfigResponse) ProtoMessage() {}
+
+func (x *DeleteConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteConfigResponse.ProtoReflect.Descriptor instead.
+func (*DeleteConfigResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *DeleteConfigResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 type DigestRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1825,7 +2087,7 @@ type DigestRequest struct {
 
 func (x *DigestRequest) Reset() {
 	*x = DigestRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[25]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +2099,7 @@ func (x *DigestRequest) String() string {
 func (*DigestRequest) ProtoMessage() {}
 
 func (x *DigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[25]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +2112,7 @@ func (x *DigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
 func (*DigestRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{30}
 }
 
 type DigestResponse struct {
@@ -1865,7 +2127,7 @@ type DigestResponse struct {
 
 func (x *DigestResponse) Reset() {
 	*x = DigestResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[26]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +2139,7 @@ func (x *DigestResponse) String() string {
 func (*DigestResponse) ProtoMessage() {}
 
 func (x *DigestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[26]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +2152,7 @@ func (x *DigestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestResponse.ProtoReflect.Descriptor instead.
 func (*DigestResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{26}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DigestResponse) GetServer() string {
@@ -1929,7 +2191,7 @@ type ListPeersRequest struct {
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[27]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2203,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[27]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2216,7 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{27}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{32}
 }
 
 type ListPeersResponse struct {
@@ -1969,7 +2231,7 @@ type ListPeersResponse struct {
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[28]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1981,7 +2243,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[28]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1994,7 +2256,7 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{28}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListPeersResponse) GetPeers() []*Peer {
@@ -2031,7 +2293,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[29]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2305,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[29]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2318,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{29}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Peer) GetId() string {
@@ -2104,7 +2366,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[30]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2378,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[30]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2391,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{30}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *TransferLeadershipRequest) GetTo() string {
@@ -2149,7 +2411,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[31]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2423,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[31]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2436,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{31}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *TransferLeadershipResponse) GetFrom() string {
@@ -2205,7 +2467,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[32]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2479,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[32]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2492,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{32}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WatchRequest) GetAfterRevision() uint64 {
@@ -2266,7 +2528,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[33]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2278,7 +2540,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[33]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2291,7 +2553,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{33}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WatchResponse) GetRevision() uint64 {
@@ -2347,7 +2609,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[34]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2621,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[34]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2634,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{34}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Change) GetRevision() uint64 {
@@ -2522,7 +2784,7 @@ type Config struct {
 
 func (x *Config) Reset() {
 	*x = Config{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[35]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2534,7 +2796,7 @@ func (x *Config) String() string {
 func (*Config) ProtoMessage() {}
 
 func (x *Config) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[35]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2547,7 +2809,7 @@ func (x *Config) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Config.ProtoReflect.Descriptor instead.
 func (*Config) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{35}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Config) GetKey() string {
@@ -2587,7 +2849,7 @@ type AddPeerRequest struct {
 
 func (x *AddPeerRequest) Reset() {
 	*x = AddPeerRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[36]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2599,7 +2861,7 @@ func (x *AddPeerRequest) String() string {
 func (*AddPeerRequest) ProtoMessage() {}
 
 func (x *AddPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[36]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2612,7 +2874,7 @@ func (x *AddPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPeerRequest.ProtoReflect.Descriptor instead.
 func (*AddPeerRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{36}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AddPeerRequest) GetId() string {
@@ -2645,7 +2907,7 @@ type AddPeerResponse struct {
 
 func (x *AddPeerResponse) Reset() {
 	*x = AddPeerResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[37]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2919,7 @@ func (x *AddPeerResponse) String() string {
 func (*AddPeerResponse) ProtoMessage() {}
 
 func (x *AddPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[37]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2932,7 @@ func (x *AddPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPeerResponse.ProtoReflect.Descriptor instead.
 func (*AddPeerResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{37}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AddPeerResponse) GetPeer() *Peer {
@@ -2692,7 +2954,7 @@ type RemovePeerRequest struct {
 
 func (x *RemovePeerRequest) Reset() {
 	*x = RemovePeerRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[38]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2704,7 +2966,7 @@ func (x *RemovePeerRequest) String() string {
 func (*RemovePeerRequest) ProtoMessage() {}
 
 func (x *RemovePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[38]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2717,7 +2979,7 @@ func (x *RemovePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePeerRequest.ProtoReflect.Descriptor instead.
 func (*RemovePeerRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{38}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RemovePeerRequest) GetId() string {
@@ -2743,7 +3005,7 @@ type RemovePeerResponse struct {
 
 func (x *RemovePeerResponse) Reset() {
 	*x = RemovePeerResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[39]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2755,7 +3017,7 @@ func (x *RemovePeerResponse) String() string {
 func (*RemovePeerResponse) ProtoMessage() {}
 
 func (x *RemovePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[39]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2768,7 +3030,7 @@ func (x *RemovePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePeerResponse.ProtoReflect.Descriptor instead.
 func (*RemovePeerResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{39}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RemovePeerResponse) GetPeer() *Peer {
@@ -2786,7 +3048,7 @@ type RaftInfoRequest struct {
 
 func (x *RaftInfoRequest) Reset() {
 	*x = RaftInfoRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[40]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2798,7 +3060,7 @@ func (x *RaftInfoRequest) String() string {
 func (*RaftInfoRequest) ProtoMessage() {}
 
 func (x *RaftInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[40]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2811,7 +3073,7 @@ func (x *RaftInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftInfoRequest.ProtoReflect.Descriptor instead.
 func (*RaftInfoRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{40}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{45}
 }
 
 // RaftInfoResponse is what the answering server knows of its own Raft.
@@ -2846,7 +3108,7 @@ type RaftInfoResponse struct {
 
 func (x *RaftInfoResponse) Reset() {
 	*x = RaftInfoResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[41]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2858,7 +3120,7 @@ func (x *RaftInfoResponse) String() string {
 func (*RaftInfoResponse) ProtoMessage() {}
 
 func (x *RaftInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[41]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2871,7 +3133,7 @@ func (x *RaftInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftInfoResponse.ProtoReflect.Descriptor instead.
 func (*RaftInfoResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{41}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RaftInfoResponse) GetId() string {
@@ -3022,7 +3284,7 @@ type SaveSnapshotRequest struct {
 
 func (x *SaveSnapshotRequest) Reset() {
 	*x = SaveSnapshotRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[42]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3296,7 @@ func (x *SaveSnapshotRequest) String() string {
 func (*SaveSnapshotRequest) ProtoMessage() {}
 
 func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[42]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3309,7 @@ func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{42}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{47}
 }
 
 // SnapshotChunk is a part of a snapshot archive (docs/snapshots.md).
@@ -3060,7 +3322,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[43]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3072,7 +3334,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[43]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3085,7 +3347,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{43}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SnapshotChunk) GetData() []byte {
@@ -3107,7 +3369,7 @@ type RestoreSnapshotResponse struct {
 
 func (x *RestoreSnapshotResponse) Reset() {
 	*x = RestoreSnapshotResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[44]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3119,7 +3381,7 @@ func (x *RestoreSnapshotResponse) String() string {
 func (*RestoreSnapshotResponse) ProtoMessage() {}
 
 func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[44]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3132,7 +3394,7 @@ func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*RestoreSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{44}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RestoreSnapshotResponse) GetRevision() uint64 {
@@ -3179,7 +3441,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[45]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3191,7 +3453,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[45]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3204,7 +3466,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{45}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CreateTokenRequest) GetRole() string {
@@ -3246,7 +3508,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[46]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3258,7 +3520,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[46]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3271,7 +3533,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{46}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -3305,7 +3567,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[47]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3317,7 +3579,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[47]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3330,7 +3592,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{47}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Token) GetId() string {
@@ -3405,7 +3667,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[48]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3417,7 +3679,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[48]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3430,7 +3692,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{48}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListTokensRequest) GetPage() *Page {
@@ -3451,7 +3713,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[49]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3463,7 +3725,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[49]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3476,7 +3738,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{49}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -3509,7 +3771,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[50]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3521,7 +3783,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[50]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3534,7 +3796,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{50}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -3553,7 +3815,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[51]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3565,7 +3827,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[51]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3578,7 +3840,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{51}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RevokeTokenResponse) GetRevision() uint64 {
@@ -3602,7 +3864,7 @@ type EnrollRequest struct {
 
 func (x *EnrollRequest) Reset() {
 	*x = EnrollRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[52]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3614,7 +3876,7 @@ func (x *EnrollRequest) String() string {
 func (*EnrollRequest) ProtoMessage() {}
 
 func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[52]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3627,7 +3889,7 @@ func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollRequest.ProtoReflect.Descriptor instead.
 func (*EnrollRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{52}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *EnrollRequest) GetToken() string {
@@ -3676,7 +3938,7 @@ type EnrollResponse struct {
 
 func (x *EnrollResponse) Reset() {
 	*x = EnrollResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[53]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3688,7 +3950,7 @@ func (x *EnrollResponse) String() string {
 func (*EnrollResponse) ProtoMessage() {}
 
 func (x *EnrollResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[53]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3701,7 +3963,7 @@ func (x *EnrollResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollResponse.ProtoReflect.Descriptor instead.
 func (*EnrollResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{53}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *EnrollResponse) GetChain() []byte {
@@ -3757,7 +4019,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[54]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3769,7 +4031,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[54]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3782,7 +4044,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{54}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RenewRequest) GetCsr() []byte {
@@ -3801,7 +4063,7 @@ type ListIdentitiesRequest struct {
 
 func (x *ListIdentitiesRequest) Reset() {
 	*x = ListIdentitiesRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[55]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3813,7 +4075,7 @@ func (x *ListIdentitiesRequest) String() string {
 func (*ListIdentitiesRequest) ProtoMessage() {}
 
 func (x *ListIdentitiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[55]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3826,7 +4088,7 @@ func (x *ListIdentitiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIdentitiesRequest.ProtoReflect.Descriptor instead.
 func (*ListIdentitiesRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{55}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListIdentitiesRequest) GetPage() *Page {
@@ -3847,7 +4109,7 @@ type ListIdentitiesResponse struct {
 
 func (x *ListIdentitiesResponse) Reset() {
 	*x = ListIdentitiesResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[56]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3859,7 +4121,7 @@ func (x *ListIdentitiesResponse) String() string {
 func (*ListIdentitiesResponse) ProtoMessage() {}
 
 func (x *ListIdentitiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[56]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3872,7 +4134,7 @@ func (x *ListIdentitiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIdentitiesResponse.ProtoReflect.Descriptor instead.
 func (*ListIdentitiesResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{56}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListIdentitiesResponse) GetIdentities() []*Identity {
@@ -3908,7 +4170,7 @@ type Identity struct {
 
 func (x *Identity) Reset() {
 	*x = Identity{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[57]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3920,7 +4182,7 @@ func (x *Identity) String() string {
 func (*Identity) ProtoMessage() {}
 
 func (x *Identity) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[57]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3933,7 +4195,7 @@ func (x *Identity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Identity.ProtoReflect.Descriptor instead.
 func (*Identity) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{57}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Identity) GetUri() string {
@@ -3975,7 +4237,7 @@ type SetIdentityRequest struct {
 
 func (x *SetIdentityRequest) Reset() {
 	*x = SetIdentityRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[58]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3987,7 +4249,7 @@ func (x *SetIdentityRequest) String() string {
 func (*SetIdentityRequest) ProtoMessage() {}
 
 func (x *SetIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[58]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4000,7 +4262,7 @@ func (x *SetIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetIdentityRequest.ProtoReflect.Descriptor instead.
 func (*SetIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{58}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SetIdentityRequest) GetUri() string {
@@ -4033,7 +4295,7 @@ type SetIdentityResponse struct {
 
 func (x *SetIdentityResponse) Reset() {
 	*x = SetIdentityResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[59]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4045,7 +4307,7 @@ func (x *SetIdentityResponse) String() string {
 func (*SetIdentityResponse) ProtoMessage() {}
 
 func (x *SetIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[59]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4058,7 +4320,7 @@ func (x *SetIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetIdentityResponse.ProtoReflect.Descriptor instead.
 func (*SetIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{59}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SetIdentityResponse) GetRevision() uint64 {
@@ -4076,7 +4338,7 @@ type GetAuthorityRequest struct {
 
 func (x *GetAuthorityRequest) Reset() {
 	*x = GetAuthorityRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[60]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4088,7 +4350,7 @@ func (x *GetAuthorityRequest) String() string {
 func (*GetAuthorityRequest) ProtoMessage() {}
 
 func (x *GetAuthorityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[60]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4101,7 +4363,7 @@ func (x *GetAuthorityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAuthorityRequest.ProtoReflect.Descriptor instead.
 func (*GetAuthorityRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{60}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{65}
 }
 
 type GetAuthorityResponse struct {
@@ -4119,7 +4381,7 @@ type GetAuthorityResponse struct {
 
 func (x *GetAuthorityResponse) Reset() {
 	*x = GetAuthorityResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[61]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4131,7 +4393,7 @@ func (x *GetAuthorityResponse) String() string {
 func (*GetAuthorityResponse) ProtoMessage() {}
 
 func (x *GetAuthorityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[61]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4144,7 +4406,7 @@ func (x *GetAuthorityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAuthorityResponse.ProtoReflect.Descriptor instead.
 func (*GetAuthorityResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{61}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetAuthorityResponse) GetClusterName() string {
@@ -4194,7 +4456,7 @@ type Issuer struct {
 
 func (x *Issuer) Reset() {
 	*x = Issuer{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[62]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4206,7 +4468,7 @@ func (x *Issuer) String() string {
 func (*Issuer) ProtoMessage() {}
 
 func (x *Issuer) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[62]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4219,7 +4481,7 @@ func (x *Issuer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Issuer.ProtoReflect.Descriptor instead.
 func (*Issuer) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{62}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Issuer) GetId() string {
@@ -4264,7 +4526,7 @@ type RotateAuthorityRequest struct {
 
 func (x *RotateAuthorityRequest) Reset() {
 	*x = RotateAuthorityRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[63]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4276,7 +4538,7 @@ func (x *RotateAuthorityRequest) String() string {
 func (*RotateAuthorityRequest) ProtoMessage() {}
 
 func (x *RotateAuthorityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[63]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4289,7 +4551,7 @@ func (x *RotateAuthorityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateAuthorityRequest.ProtoReflect.Descriptor instead.
 func (*RotateAuthorityRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{63}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *RotateAuthorityRequest) GetCertificate() []byte {
@@ -4315,7 +4577,7 @@ type RotateAuthorityResponse struct {
 
 func (x *RotateAuthorityResponse) Reset() {
 	*x = RotateAuthorityResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[64]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4327,7 +4589,7 @@ func (x *RotateAuthorityResponse) String() string {
 func (*RotateAuthorityResponse) ProtoMessage() {}
 
 func (x *RotateAuthorityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[64]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4340,7 +4602,7 @@ func (x *RotateAuthorityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateAuthorityResponse.ProtoReflect.Descriptor instead.
 func (*RotateAuthorityResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{64}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *RotateAuthorityResponse) GetIssuer() *Issuer {
@@ -4364,7 +4626,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[65]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4376,7 +4638,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[65]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4389,7 +4651,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{65}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListAuditRequest) GetClass() string {
@@ -4425,7 +4687,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[66]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4437,7 +4699,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[66]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4450,7 +4712,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{66}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListAuditResponse) GetRecords() []*v1.AuditRow {
@@ -4485,7 +4747,7 @@ type CollectRequest struct {
 
 func (x *CollectRequest) Reset() {
 	*x = CollectRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[67]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4497,7 +4759,7 @@ func (x *CollectRequest) String() string {
 func (*CollectRequest) ProtoMessage() {}
 
 func (x *CollectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[67]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4510,7 +4772,7 @@ func (x *CollectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectRequest.ProtoReflect.Descriptor instead.
 func (*CollectRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{67}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *CollectRequest) GetCpuProfile() int64 {
@@ -4531,7 +4793,7 @@ type CollectResponse struct {
 
 func (x *CollectResponse) Reset() {
 	*x = CollectResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[68]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4543,7 +4805,7 @@ func (x *CollectResponse) String() string {
 func (*CollectResponse) ProtoMessage() {}
 
 func (x *CollectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[68]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4556,7 +4818,7 @@ func (x *CollectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectResponse.ProtoReflect.Descriptor instead.
 func (*CollectResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{68}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *CollectResponse) GetName() string {
@@ -4585,7 +4847,7 @@ type ProfileRequest struct {
 
 func (x *ProfileRequest) Reset() {
 	*x = ProfileRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[69]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4597,7 +4859,7 @@ func (x *ProfileRequest) String() string {
 func (*ProfileRequest) ProtoMessage() {}
 
 func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[69]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4610,7 +4872,7 @@ func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRequest.ProtoReflect.Descriptor instead.
 func (*ProfileRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{69}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ProfileRequest) GetKind() string {
@@ -4636,7 +4898,7 @@ type ProfileChunk struct {
 
 func (x *ProfileChunk) Reset() {
 	*x = ProfileChunk{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[70]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4648,7 +4910,7 @@ func (x *ProfileChunk) String() string {
 func (*ProfileChunk) ProtoMessage() {}
 
 func (x *ProfileChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[70]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4661,7 +4923,7 @@ func (x *ProfileChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileChunk.ProtoReflect.Descriptor instead.
 func (*ProfileChunk) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{70}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ProfileChunk) GetData() []byte {
@@ -4679,7 +4941,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[71]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4691,7 +4953,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[71]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4704,7 +4966,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{71}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{76}
 }
 
 // HealthResponse is the answering server's view of itself.
@@ -4720,7 +4982,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[72]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4732,7 +4994,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[72]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4745,7 +5007,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{72}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *HealthResponse) GetServer() string {
@@ -4782,7 +5044,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[73]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4794,7 +5056,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[73]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4807,7 +5069,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{73}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -4846,7 +5108,7 @@ type GetLimitsRequest struct {
 
 func (x *GetLimitsRequest) Reset() {
 	*x = GetLimitsRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[74]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4858,7 +5120,7 @@ func (x *GetLimitsRequest) String() string {
 func (*GetLimitsRequest) ProtoMessage() {}
 
 func (x *GetLimitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[74]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4871,7 +5133,7 @@ func (x *GetLimitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLimitsRequest.ProtoReflect.Descriptor instead.
 func (*GetLimitsRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{74}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{79}
 }
 
 type GetLimitsResponse struct {
@@ -4885,7 +5147,7 @@ type GetLimitsResponse struct {
 
 func (x *GetLimitsResponse) Reset() {
 	*x = GetLimitsResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[75]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4897,7 +5159,7 @@ func (x *GetLimitsResponse) String() string {
 func (*GetLimitsResponse) ProtoMessage() {}
 
 func (x *GetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[75]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4910,7 +5172,7 @@ func (x *GetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*GetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{75}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *GetLimitsResponse) GetLimits() *v1.Limits {
@@ -4939,7 +5201,7 @@ type SetLimitsRequest struct {
 
 func (x *SetLimitsRequest) Reset() {
 	*x = SetLimitsRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[76]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4951,7 +5213,7 @@ func (x *SetLimitsRequest) String() string {
 func (*SetLimitsRequest) ProtoMessage() {}
 
 func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[76]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4964,7 +5226,7 @@ func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsRequest.ProtoReflect.Descriptor instead.
 func (*SetLimitsRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{76}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *SetLimitsRequest) GetLimits() *v1.Limits {
@@ -4990,7 +5252,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[77]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5002,7 +5264,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[77]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5015,7 +5277,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{77}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *SetLimitsResponse) GetRevision() uint64 {
@@ -5034,7 +5296,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[78]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5046,7 +5308,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[78]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5059,7 +5321,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{78}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ListPoliciesRequest) GetPage() *Page {
@@ -5080,7 +5342,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[79]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5092,7 +5354,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[79]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5105,7 +5367,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{79}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*v1.PolicyRow {
@@ -5139,7 +5401,7 @@ type PutPolicyRequest struct {
 
 func (x *PutPolicyRequest) Reset() {
 	*x = PutPolicyRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[80]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5151,7 +5413,7 @@ func (x *PutPolicyRequest) String() string {
 func (*PutPolicyRequest) ProtoMessage() {}
 
 func (x *PutPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[80]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5164,7 +5426,7 @@ func (x *PutPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicyRequest.ProtoReflect.Descriptor instead.
 func (*PutPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{80}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *PutPolicyRequest) GetPolicy() *v1.PolicyRow {
@@ -5190,7 +5452,7 @@ type PutPolicyResponse struct {
 
 func (x *PutPolicyResponse) Reset() {
 	*x = PutPolicyResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[81]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5202,7 +5464,7 @@ func (x *PutPolicyResponse) String() string {
 func (*PutPolicyResponse) ProtoMessage() {}
 
 func (x *PutPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[81]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5215,7 +5477,7 @@ func (x *PutPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicyResponse.ProtoReflect.Descriptor instead.
 func (*PutPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{81}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *PutPolicyResponse) GetRevision() uint64 {
@@ -5234,7 +5496,7 @@ type DeletePolicyRequest struct {
 
 func (x *DeletePolicyRequest) Reset() {
 	*x = DeletePolicyRequest{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[82]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5246,7 +5508,7 @@ func (x *DeletePolicyRequest) String() string {
 func (*DeletePolicyRequest) ProtoMessage() {}
 
 func (x *DeletePolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[82]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5259,7 +5521,7 @@ func (x *DeletePolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicyRequest.ProtoReflect.Descriptor instead.
 func (*DeletePolicyRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{82}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *DeletePolicyRequest) GetName() string {
@@ -5278,7 +5540,7 @@ type DeletePolicyResponse struct {
 
 func (x *DeletePolicyResponse) Reset() {
 	*x = DeletePolicyResponse{}
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[83]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5290,7 +5552,7 @@ func (x *DeletePolicyResponse) String() string {
 func (*DeletePolicyResponse) ProtoMessage() {}
 
 func (x *DeletePolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_operator_v1_operator_proto_msgTypes[83]
+	mi := &file_trivet_operator_v1_operator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5303,7 +5565,7 @@ func (x *DeletePolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicyResponse.ProtoReflect.Descriptor instead.
 func (*DeletePolicyResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{83}
+	return file_trivet_operator_v1_operator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *DeletePolicyResponse) GetRevision() uint64 {
@@ -5467,7 +5729,23 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12'\n" +
 	"\x0fmodify_revision\x18\x03 \x01(\x04R\x0emodifyRevision\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\"\x0f\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\"A\n" +
+	"\x11ListConfigRequest\x12,\n" +
+	"\x04page\x18\x01 \x01(\v2\x18.trivet.operator.v1.PageR\x04page\"\x8b\x01\n" +
+	"\x12ListConfigResponse\x121\n" +
+	"\x04keys\x18\x01 \x03(\v2\x1d.trivet.operator.v1.ConfigKeyR\x04keys\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\\\n" +
+	"\tConfigKey\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12'\n" +
+	"\x0fmodify_revision\x18\x02 \x01(\x04R\x0emodifyRevision\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"q\n" +
+	"\x13DeleteConfigRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x121\n" +
+	"\x12if_modify_revision\x18\x02 \x01(\x04H\x00R\x10ifModifyRevision\x88\x01\x01B\x15\n" +
+	"\x13_if_modify_revision\"2\n" +
+	"\x14DeleteConfigResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\"\x0f\n" +
 	"\rDigestRequest\"t\n" +
 	"\x0eDigestResponse\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x1a\n" +
@@ -5715,7 +5993,7 @@ func file_trivet_operator_v1_operator_proto_rawDescGZIP() []byte {
 	return file_trivet_operator_v1_operator_proto_rawDescData
 }
 
-var file_trivet_operator_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
+var file_trivet_operator_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 89)
 var file_trivet_operator_v1_operator_proto_goTypes = []any{
 	(*StatusRequest)(nil),                  // 0: trivet.operator.v1.StatusRequest
 	(*StatusResponse)(nil),                 // 1: trivet.operator.v1.StatusResponse
@@ -5742,126 +6020,133 @@ var file_trivet_operator_v1_operator_proto_goTypes = []any{
 	(*PutConfigResponse)(nil),              // 22: trivet.operator.v1.PutConfigResponse
 	(*GetConfigRequest)(nil),               // 23: trivet.operator.v1.GetConfigRequest
 	(*GetConfigResponse)(nil),              // 24: trivet.operator.v1.GetConfigResponse
-	(*DigestRequest)(nil),                  // 25: trivet.operator.v1.DigestRequest
-	(*DigestResponse)(nil),                 // 26: trivet.operator.v1.DigestResponse
-	(*ListPeersRequest)(nil),               // 27: trivet.operator.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),              // 28: trivet.operator.v1.ListPeersResponse
-	(*Peer)(nil),                           // 29: trivet.operator.v1.Peer
-	(*TransferLeadershipRequest)(nil),      // 30: trivet.operator.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil),     // 31: trivet.operator.v1.TransferLeadershipResponse
-	(*WatchRequest)(nil),                   // 32: trivet.operator.v1.WatchRequest
-	(*WatchResponse)(nil),                  // 33: trivet.operator.v1.WatchResponse
-	(*Change)(nil),                         // 34: trivet.operator.v1.Change
-	(*Config)(nil),                         // 35: trivet.operator.v1.Config
-	(*AddPeerRequest)(nil),                 // 36: trivet.operator.v1.AddPeerRequest
-	(*AddPeerResponse)(nil),                // 37: trivet.operator.v1.AddPeerResponse
-	(*RemovePeerRequest)(nil),              // 38: trivet.operator.v1.RemovePeerRequest
-	(*RemovePeerResponse)(nil),             // 39: trivet.operator.v1.RemovePeerResponse
-	(*RaftInfoRequest)(nil),                // 40: trivet.operator.v1.RaftInfoRequest
-	(*RaftInfoResponse)(nil),               // 41: trivet.operator.v1.RaftInfoResponse
-	(*SaveSnapshotRequest)(nil),            // 42: trivet.operator.v1.SaveSnapshotRequest
-	(*SnapshotChunk)(nil),                  // 43: trivet.operator.v1.SnapshotChunk
-	(*RestoreSnapshotResponse)(nil),        // 44: trivet.operator.v1.RestoreSnapshotResponse
-	(*CreateTokenRequest)(nil),             // 45: trivet.operator.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),            // 46: trivet.operator.v1.CreateTokenResponse
-	(*Token)(nil),                          // 47: trivet.operator.v1.Token
-	(*ListTokensRequest)(nil),              // 48: trivet.operator.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),             // 49: trivet.operator.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),             // 50: trivet.operator.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),            // 51: trivet.operator.v1.RevokeTokenResponse
-	(*EnrollRequest)(nil),                  // 52: trivet.operator.v1.EnrollRequest
-	(*EnrollResponse)(nil),                 // 53: trivet.operator.v1.EnrollResponse
-	(*RenewRequest)(nil),                   // 54: trivet.operator.v1.RenewRequest
-	(*ListIdentitiesRequest)(nil),          // 55: trivet.operator.v1.ListIdentitiesRequest
-	(*ListIdentitiesResponse)(nil),         // 56: trivet.operator.v1.ListIdentitiesResponse
-	(*Identity)(nil),                       // 57: trivet.operator.v1.Identity
-	(*SetIdentityRequest)(nil),             // 58: trivet.operator.v1.SetIdentityRequest
-	(*SetIdentityResponse)(nil),            // 59: trivet.operator.v1.SetIdentityResponse
-	(*GetAuthorityRequest)(nil),            // 60: trivet.operator.v1.GetAuthorityRequest
-	(*GetAuthorityResponse)(nil),           // 61: trivet.operator.v1.GetAuthorityResponse
-	(*Issuer)(nil),                         // 62: trivet.operator.v1.Issuer
-	(*RotateAuthorityRequest)(nil),         // 63: trivet.operator.v1.RotateAuthorityRequest
-	(*RotateAuthorityResponse)(nil),        // 64: trivet.operator.v1.RotateAuthorityResponse
-	(*ListAuditRequest)(nil),               // 65: trivet.operator.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),              // 66: trivet.operator.v1.ListAuditResponse
-	(*CollectRequest)(nil),                 // 67: trivet.operator.v1.CollectRequest
-	(*CollectResponse)(nil),                // 68: trivet.operator.v1.CollectResponse
-	(*ProfileRequest)(nil),                 // 69: trivet.operator.v1.ProfileRequest
-	(*ProfileChunk)(nil),                   // 70: trivet.operator.v1.ProfileChunk
-	(*HealthRequest)(nil),                  // 71: trivet.operator.v1.HealthRequest
-	(*HealthResponse)(nil),                 // 72: trivet.operator.v1.HealthResponse
-	(*HealthCheck)(nil),                    // 73: trivet.operator.v1.HealthCheck
-	(*GetLimitsRequest)(nil),               // 74: trivet.operator.v1.GetLimitsRequest
-	(*GetLimitsResponse)(nil),              // 75: trivet.operator.v1.GetLimitsResponse
-	(*SetLimitsRequest)(nil),               // 76: trivet.operator.v1.SetLimitsRequest
-	(*SetLimitsResponse)(nil),              // 77: trivet.operator.v1.SetLimitsResponse
-	(*ListPoliciesRequest)(nil),            // 78: trivet.operator.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),           // 79: trivet.operator.v1.ListPoliciesResponse
-	(*PutPolicyRequest)(nil),               // 80: trivet.operator.v1.PutPolicyRequest
-	(*PutPolicyResponse)(nil),              // 81: trivet.operator.v1.PutPolicyResponse
-	(*DeletePolicyRequest)(nil),            // 82: trivet.operator.v1.DeletePolicyRequest
-	(*DeletePolicyResponse)(nil),           // 83: trivet.operator.v1.DeletePolicyResponse
-	(*timestamppb.Timestamp)(nil),          // 84: google.protobuf.Timestamp
-	(*manager.CreateInterceptRequest)(nil), // 85: telepresence.manager.CreateInterceptRequest
-	(*v1.AuditRow)(nil),                    // 86: trivet.command.v1.AuditRow
-	(*v1.AuditHead)(nil),                   // 87: trivet.command.v1.AuditHead
-	(*v1.Limits)(nil),                      // 88: trivet.command.v1.Limits
-	(*v1.PolicyRow)(nil),                   // 89: trivet.command.v1.PolicyRow
+	(*ListConfigRequest)(nil),              // 25: trivet.operator.v1.ListConfigRequest
+	(*ListConfigResponse)(nil),             // 26: trivet.operator.v1.ListConfigResponse
+	(*ConfigKey)(nil),                      // 27: trivet.operator.v1.ConfigKey
+	(*DeleteConfigRequest)(nil),            // 28: trivet.operator.v1.DeleteConfigRequest
+	(*DeleteConfigResponse)(nil),           // 29: trivet.operator.v1.DeleteConfigResponse
+	(*DigestRequest)(nil),                  // 30: trivet.operator.v1.DigestRequest
+	(*DigestResponse)(nil),                 // 31: trivet.operator.v1.DigestResponse
+	(*ListPeersRequest)(nil),               // 32: trivet.operator.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),              // 33: trivet.operator.v1.ListPeersResponse
+	(*Peer)(nil),                           // 34: trivet.operator.v1.Peer
+	(*TransferLeadershipRequest)(nil),      // 35: trivet.operator.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil),     // 36: trivet.operator.v1.TransferLeadershipResponse
+	(*WatchRequest)(nil),                   // 37: trivet.operator.v1.WatchRequest
+	(*WatchResponse)(nil),                  // 38: trivet.operator.v1.WatchResponse
+	(*Change)(nil),                         // 39: trivet.operator.v1.Change
+	(*Config)(nil),                         // 40: trivet.operator.v1.Config
+	(*AddPeerRequest)(nil),                 // 41: trivet.operator.v1.AddPeerRequest
+	(*AddPeerResponse)(nil),                // 42: trivet.operator.v1.AddPeerResponse
+	(*RemovePeerRequest)(nil),              // 43: trivet.operator.v1.RemovePeerRequest
+	(*RemovePeerResponse)(nil),             // 44: trivet.operator.v1.RemovePeerResponse
+	(*RaftInfoRequest)(nil),                // 45: trivet.operator.v1.RaftInfoRequest
+	(*RaftInfoResponse)(nil),               // 46: trivet.operator.v1.RaftInfoResponse
+	(*SaveSnapshotRequest)(nil),            // 47: trivet.operator.v1.SaveSnapshotRequest
+	(*SnapshotChunk)(nil),                  // 48: trivet.operator.v1.SnapshotChunk
+	(*RestoreSnapshotResponse)(nil),        // 49: trivet.operator.v1.RestoreSnapshotResponse
+	(*CreateTokenRequest)(nil),             // 50: trivet.operator.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),            // 51: trivet.operator.v1.CreateTokenResponse
+	(*Token)(nil),                          // 52: trivet.operator.v1.Token
+	(*ListTokensRequest)(nil),              // 53: trivet.operator.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),             // 54: trivet.operator.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),             // 55: trivet.operator.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),            // 56: trivet.operator.v1.RevokeTokenResponse
+	(*EnrollRequest)(nil),                  // 57: trivet.operator.v1.EnrollRequest
+	(*EnrollResponse)(nil),                 // 58: trivet.operator.v1.EnrollResponse
+	(*RenewRequest)(nil),                   // 59: trivet.operator.v1.RenewRequest
+	(*ListIdentitiesRequest)(nil),          // 60: trivet.operator.v1.ListIdentitiesRequest
+	(*ListIdentitiesResponse)(nil),         // 61: trivet.operator.v1.ListIdentitiesResponse
+	(*Identity)(nil),                       // 62: trivet.operator.v1.Identity
+	(*SetIdentityRequest)(nil),             // 63: trivet.operator.v1.SetIdentityRequest
+	(*SetIdentityResponse)(nil),            // 64: trivet.operator.v1.SetIdentityResponse
+	(*GetAuthorityRequest)(nil),            // 65: trivet.operator.v1.GetAuthorityRequest
+	(*GetAuthorityResponse)(nil),           // 66: trivet.operator.v1.GetAuthorityResponse
+	(*Issuer)(nil),                         // 67: trivet.operator.v1.Issuer
+	(*RotateAuthorityRequest)(nil),         // 68: trivet.operator.v1.RotateAuthorityRequest
+	(*RotateAuthorityResponse)(nil),        // 69: trivet.operator.v1.RotateAuthorityResponse
+	(*ListAuditRequest)(nil),               // 70: trivet.operator.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),              // 71: trivet.operator.v1.ListAuditResponse
+	(*CollectRequest)(nil),                 // 72: trivet.operator.v1.CollectRequest
+	(*CollectResponse)(nil),                // 73: trivet.operator.v1.CollectResponse
+	(*ProfileRequest)(nil),                 // 74: trivet.operator.v1.ProfileRequest
+	(*ProfileChunk)(nil),                   // 75: trivet.operator.v1.ProfileChunk
+	(*HealthRequest)(nil),                  // 76: trivet.operator.v1.HealthRequest
+	(*HealthResponse)(nil),                 // 77: trivet.operator.v1.HealthResponse
+	(*HealthCheck)(nil),                    // 78: trivet.operator.v1.HealthCheck
+	(*GetLimitsRequest)(nil),               // 79: trivet.operator.v1.GetLimitsRequest
+	(*GetLimitsResponse)(nil),              // 80: trivet.operator.v1.GetLimitsResponse
+	(*SetLimitsRequest)(nil),               // 81: trivet.operator.v1.SetLimitsRequest
+	(*SetLimitsResponse)(nil),              // 82: trivet.operator.v1.SetLimitsResponse
+	(*ListPoliciesRequest)(nil),            // 83: trivet.operator.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),           // 84: trivet.operator.v1.ListPoliciesResponse
+	(*PutPolicyRequest)(nil),               // 85: trivet.operator.v1.PutPolicyRequest
+	(*PutPolicyResponse)(nil),              // 86: trivet.operator.v1.PutPolicyResponse
+	(*DeletePolicyRequest)(nil),            // 87: trivet.operator.v1.DeletePolicyRequest
+	(*DeletePolicyResponse)(nil),           // 88: trivet.operator.v1.DeletePolicyResponse
+	(*timestamppb.Timestamp)(nil),          // 89: google.protobuf.Timestamp
+	(*manager.CreateInterceptRequest)(nil), // 90: telepresence.manager.CreateInterceptRequest
+	(*v1.AuditRow)(nil),                    // 91: trivet.command.v1.AuditRow
+	(*v1.AuditHead)(nil),                   // 92: trivet.command.v1.AuditHead
+	(*v1.Limits)(nil),                      // 93: trivet.command.v1.Limits
+	(*v1.PolicyRow)(nil),                   // 94: trivet.command.v1.PolicyRow
 }
 var file_trivet_operator_v1_operator_proto_depIdxs = []int32{
 	2,  // 0: trivet.operator.v1.StatusResponse.servers:type_name -> trivet.operator.v1.Server
 	5,  // 1: trivet.operator.v1.ListSessionsRequest.page:type_name -> trivet.operator.v1.Page
 	6,  // 2: trivet.operator.v1.ListSessionsResponse.sessions:type_name -> trivet.operator.v1.Session
-	84, // 3: trivet.operator.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	89, // 3: trivet.operator.v1.Session.created_at:type_name -> google.protobuf.Timestamp
 	5,  // 4: trivet.operator.v1.ListInterceptsRequest.page:type_name -> trivet.operator.v1.Page
 	10, // 5: trivet.operator.v1.ListInterceptsResponse.intercepts:type_name -> trivet.operator.v1.Intercept
-	84, // 6: trivet.operator.v1.Intercept.created_at:type_name -> google.protobuf.Timestamp
-	84, // 7: trivet.operator.v1.Intercept.modified_at:type_name -> google.protobuf.Timestamp
-	84, // 8: trivet.operator.v1.Intercept.lease_until:type_name -> google.protobuf.Timestamp
-	85, // 9: trivet.operator.v1.CreateInterceptRequest.request:type_name -> telepresence.manager.CreateInterceptRequest
+	89, // 6: trivet.operator.v1.Intercept.created_at:type_name -> google.protobuf.Timestamp
+	89, // 7: trivet.operator.v1.Intercept.modified_at:type_name -> google.protobuf.Timestamp
+	89, // 8: trivet.operator.v1.Intercept.lease_until:type_name -> google.protobuf.Timestamp
+	90, // 9: trivet.operator.v1.CreateInterceptRequest.request:type_name -> telepresence.manager.CreateInterceptRequest
 	5,  // 10: trivet.operator.v1.ListNodesRequest.page:type_name -> trivet.operator.v1.Page
 	16, // 11: trivet.operator.v1.ListNodesResponse.nodes:type_name -> trivet.operator.v1.Node
-	84, // 12: trivet.operator.v1.Node.reported_at:type_name -> google.protobuf.Timestamp
+	89, // 12: trivet.operator.v1.Node.reported_at:type_name -> google.protobuf.Timestamp
 	5,  // 13: trivet.operator.v1.ListWorkloadsRequest.page:type_name -> trivet.operator.v1.Page
 	19, // 14: trivet.operator.v1.ListWorkloadsResponse.workloads:type_name -> trivet.operator.v1.Workload
 	20, // 15: trivet.operator.v1.Workload.ports:type_name -> trivet.operator.v1.Port
-	29, // 16: trivet.operator.v1.ListPeersResponse.peers:type_name -> trivet.operator.v1.Peer
-	34, // 17: trivet.operator.v1.WatchResponse.changes:type_name -> trivet.operator.v1.Change
-	6,  // 18: trivet.operator.v1.Change.session:type_name -> trivet.operator.v1.Session
-	10, // 19: trivet.operator.v1.Change.intercept:type_name -> trivet.operator.v1.Intercept
-	16, // 20: trivet.operator.v1.Change.node:type_name -> trivet.operator.v1.Node
-	19, // 21: trivet.operator.v1.Change.workload:type_name -> trivet.operator.v1.Workload
-	35, // 22: trivet.operator.v1.Change.config:type_name -> trivet.operator.v1.Config
-	2,  // 23: trivet.operator.v1.Change.server:type_name -> trivet.operator.v1.Server
-	29, // 24: trivet.operator.v1.AddPeerResponse.peer:type_name -> trivet.operator.v1.Peer
-	29, // 25: trivet.operator.v1.RemovePeerResponse.peer:type_name -> trivet.operator.v1.Peer
-	47, // 26: trivet.operator.v1.CreateTokenResponse.token:type_name -> trivet.operator.v1.Token
-	84, // 27: trivet.operator.v1.Token.expires_at:type_name -> google.protobuf.Timestamp
-	84, // 28: trivet.operator.v1.Token.created_at:type_name -> google.protobuf.Timestamp
-	5,  // 29: trivet.operator.v1.ListTokensRequest.page:type_name -> trivet.operator.v1.Page
-	47, // 30: trivet.operator.v1.ListTokensResponse.tokens:type_name -> trivet.operator.v1.Token
-	84, // 31: trivet.operator.v1.EnrollResponse.not_after:type_name -> google.protobuf.Timestamp
-	5,  // 32: trivet.operator.v1.ListIdentitiesRequest.page:type_name -> trivet.operator.v1.Page
-	57, // 33: trivet.operator.v1.ListIdentitiesResponse.identities:type_name -> trivet.operator.v1.Identity
-	84, // 34: trivet.operator.v1.Identity.changed_at:type_name -> google.protobuf.Timestamp
-	62, // 35: trivet.operator.v1.GetAuthorityResponse.issuers:type_name -> trivet.operator.v1.Issuer
-	84, // 36: trivet.operator.v1.Issuer.not_after:type_name -> google.protobuf.Timestamp
-	62, // 37: trivet.operator.v1.RotateAuthorityResponse.issuer:type_name -> trivet.operator.v1.Issuer
-	86, // 38: trivet.operator.v1.ListAuditResponse.records:type_name -> trivet.command.v1.AuditRow
-	87, // 39: trivet.operator.v1.ListAuditResponse.heads:type_name -> trivet.command.v1.AuditHead
-	73, // 40: trivet.operator.v1.HealthResponse.checks:type_name -> trivet.operator.v1.HealthCheck
-	84, // 41: trivet.operator.v1.HealthResponse.time:type_name -> google.protobuf.Timestamp
-	88, // 42: trivet.operator.v1.GetLimitsResponse.limits:type_name -> trivet.command.v1.Limits
-	88, // 43: trivet.operator.v1.SetLimitsRequest.limits:type_name -> trivet.command.v1.Limits
-	88, // 44: trivet.operator.v1.SetLimitsRequest.if_limits:type_name -> trivet.command.v1.Limits
-	5,  // 45: trivet.operator.v1.ListPoliciesRequest.page:type_name -> trivet.operator.v1.Page
-	89, // 46: trivet.operator.v1.ListPoliciesResponse.policies:type_name -> trivet.command.v1.PolicyRow
-	89, // 47: trivet.operator.v1.PutPolicyRequest.policy:type_name -> trivet.command.v1.PolicyRow
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	5,  // 16: trivet.operator.v1.ListConfigRequest.page:type_name -> trivet.operator.v1.Page
+	27, // 17: trivet.operator.v1.ListConfigResponse.keys:type_name -> trivet.operator.v1.ConfigKey
+	34, // 18: trivet.operator.v1.ListPeersResponse.peers:type_name -> trivet.operator.v1.Peer
+	39, // 19: trivet.operator.v1.WatchResponse.changes:type_name -> trivet.operator.v1.Change
+	6,  // 20: trivet.operator.v1.Change.session:type_name -> trivet.operator.v1.Session
+	10, // 21: trivet.operator.v1.Change.intercept:type_name -> trivet.operator.v1.Intercept
+	16, // 22: trivet.operator.v1.Change.node:type_name -> trivet.operator.v1.Node
+	19, // 23: trivet.operator.v1.Change.workload:type_name -> trivet.operator.v1.Workload
+	40, // 24: trivet.operator.v1.Change.config:type_name -> trivet.operator.v1.Config
+	2,  // 25: trivet.operator.v1.Change.server:type_name -> trivet.operator.v1.Server
+	34, // 26: trivet.operator.v1.AddPeerResponse.peer:type_name -> trivet.operator.v1.Peer
+	34, // 27: trivet.operator.v1.RemovePeerResponse.peer:type_name -> trivet.operator.v1.Peer
+	52, // 28: trivet.operator.v1.CreateTokenResponse.token:type_name -> trivet.operator.v1.Token
+	89, // 29: trivet.operator.v1.Token.expires_at:type_name -> google.protobuf.Timestamp
+	89, // 30: trivet.operator.v1.Token.created_at:type_name -> google.protobuf.Timestamp
+	5,  // 31: trivet.operator.v1.ListTokensRequest.page:type_name -> trivet.operator.v1.Page
+	52, // 32: trivet.operator.v1.ListTokensResponse.tokens:type_name -> trivet.operator.v1.Token
+	89, // 33: trivet.operator.v1.EnrollResponse.not_after:type_name -> google.protobuf.Timestamp
+	5,  // 34: trivet.operator.v1.ListIdentitiesRequest.page:type_name -> trivet.operator.v1.Page
+	62, // 35: trivet.operator.v1.ListIdentitiesResponse.identities:type_name -> trivet.operator.v1.Identity
+	89, // 36: trivet.operator.v1.Identity.changed_at:type_name -> google.protobuf.Timestamp
+	67, // 37: trivet.operator.v1.GetAuthorityResponse.issuers:type_name -> trivet.operator.v1.Issuer
+	89, // 38: trivet.operator.v1.Issuer.not_after:type_name -> google.protobuf.Timestamp
+	67, // 39: trivet.operator.v1.RotateAuthorityResponse.issuer:type_name -> trivet.operator.v1.Issuer
+	91, // 40: trivet.operator.v1.ListAuditResponse.records:type_name -> trivet.command.v1.AuditRow
+	92, // 41: trivet.operator.v1.ListAuditResponse.heads:type_name -> trivet.command.v1.AuditHead
+	78, // 42: trivet.operator.v1.HealthResponse.checks:type_name -> trivet.operator.v1.HealthCheck
+	89, // 43: trivet.operator.v1.HealthResponse.time:type_name -> google.protobuf.Timestamp
+	93, // 44: trivet.operator.v1.GetLimitsResponse.limits:type_name -> trivet.command.v1.Limits
+	93, // 45: trivet.operator.v1.SetLimitsRequest.limits:type_name -> trivet.command.v1.Limits
+	93, // 46: trivet.operator.v1.SetLimitsRequest.if_limits:type_name -> trivet.command.v1.Limits
+	5,  // 47: trivet.operator.v1.ListPoliciesRequest.page:type_name -> trivet.operator.v1.Page
+	94, // 48: trivet.operator.v1.ListPoliciesResponse.policies:type_name -> trivet.command.v1.PolicyRow
+	94, // 49: trivet.operator.v1.PutPolicyRequest.policy:type_name -> trivet.command.v1.PolicyRow
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_trivet_operator_v1_operator_proto_init() }
@@ -5870,7 +6155,8 @@ func file_trivet_operator_v1_operator_proto_init() {
 		return
 	}
 	file_trivet_operator_v1_operator_proto_msgTypes[21].OneofWrappers = []any{}
-	file_trivet_operator_v1_operator_proto_msgTypes[34].OneofWrappers = []any{
+	file_trivet_operator_v1_operator_proto_msgTypes[28].OneofWrappers = []any{}
+	file_trivet_operator_v1_operator_proto_msgTypes[39].OneofWrappers = []any{
 		(*Change_Session)(nil),
 		(*Change_Intercept)(nil),
 		(*Change_Node)(nil),
@@ -5878,14 +6164,14 @@ func file_trivet_operator_v1_operator_proto_init() {
 		(*Change_Config)(nil),
 		(*Change_Server)(nil),
 	}
-	file_trivet_operator_v1_operator_proto_msgTypes[80].OneofWrappers = []any{}
+	file_trivet_operator_v1_operator_proto_msgTypes[85].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_operator_v1_operator_proto_rawDesc), len(file_trivet_operator_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   84,
+			NumMessages:   89,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

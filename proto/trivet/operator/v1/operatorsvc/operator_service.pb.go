@@ -26,7 +26,7 @@ var File_trivet_operator_v1_operatorsvc_operator_service_proto protoreflect.File
 
 const file_trivet_operator_v1_operatorsvc_operator_service_proto_rawDesc = "" +
 	"\n" +
-	"5trivet/operator/v1/operatorsvc/operator_service.proto\x12\x12trivet.operator.v1\x1a\"telepresence/manager/manager.proto\x1a!trivet/operator/v1/operator.proto2\xc1\x1a\n" +
+	"5trivet/operator/v1/operatorsvc/operator_service.proto\x12\x12trivet.operator.v1\x1a\"telepresence/manager/manager.proto\x1a!trivet/operator/v1/operator.proto2\x81\x1c\n" +
 	"\bOperator\x12O\n" +
 	"\x06Status\x12!.trivet.operator.v1.StatusRequest\x1a\".trivet.operator.v1.StatusResponse\x12a\n" +
 	"\fListSessions\x12'.trivet.operator.v1.ListSessionsRequest\x1a(.trivet.operator.v1.ListSessionsResponse\x12g\n" +
@@ -38,7 +38,10 @@ const file_trivet_operator_v1_operatorsvc_operator_service_proto_rawDesc = "" +
 	"\rListWorkloads\x12(.trivet.operator.v1.ListWorkloadsRequest\x1a).trivet.operator.v1.ListWorkloadsResponse\x12X\n" +
 	"\tPutConfig\x12$.trivet.operator.v1.PutConfigRequest\x1a%.trivet.operator.v1.PutConfigResponse\x12b\n" +
 	"\x0fPutConfigStream\x12$.trivet.operator.v1.PutConfigRequest\x1a%.trivet.operator.v1.PutConfigResponse(\x010\x01\x12X\n" +
-	"\tGetConfig\x12$.trivet.operator.v1.GetConfigRequest\x1a%.trivet.operator.v1.GetConfigResponse\x12O\n" +
+	"\tGetConfig\x12$.trivet.operator.v1.GetConfigRequest\x1a%.trivet.operator.v1.GetConfigResponse\x12[\n" +
+	"\n" +
+	"ListConfig\x12%.trivet.operator.v1.ListConfigRequest\x1a&.trivet.operator.v1.ListConfigResponse\x12a\n" +
+	"\fDeleteConfig\x12'.trivet.operator.v1.DeleteConfigRequest\x1a(.trivet.operator.v1.DeleteConfigResponse\x12O\n" +
 	"\x06Digest\x12!.trivet.operator.v1.DigestRequest\x1a\".trivet.operator.v1.DigestResponse\x12X\n" +
 	"\tListPeers\x12$.trivet.operator.v1.ListPeersRequest\x1a%.trivet.operator.v1.ListPeersResponse\x12s\n" +
 	"\x12TransferLeadership\x12-.trivet.operator.v1.TransferLeadershipRequest\x1a..trivet.operator.v1.TransferLeadershipResponse\x12N\n" +
@@ -82,68 +85,72 @@ var file_trivet_operator_v1_operatorsvc_operator_service_proto_goTypes = []any{
 	(*v1.ListWorkloadsRequest)(nil),       // 7: trivet.operator.v1.ListWorkloadsRequest
 	(*v1.PutConfigRequest)(nil),           // 8: trivet.operator.v1.PutConfigRequest
 	(*v1.GetConfigRequest)(nil),           // 9: trivet.operator.v1.GetConfigRequest
-	(*v1.DigestRequest)(nil),              // 10: trivet.operator.v1.DigestRequest
-	(*v1.ListPeersRequest)(nil),           // 11: trivet.operator.v1.ListPeersRequest
-	(*v1.TransferLeadershipRequest)(nil),  // 12: trivet.operator.v1.TransferLeadershipRequest
-	(*v1.WatchRequest)(nil),               // 13: trivet.operator.v1.WatchRequest
-	(*v1.AddPeerRequest)(nil),             // 14: trivet.operator.v1.AddPeerRequest
-	(*v1.RemovePeerRequest)(nil),          // 15: trivet.operator.v1.RemovePeerRequest
-	(*v1.RaftInfoRequest)(nil),            // 16: trivet.operator.v1.RaftInfoRequest
-	(*v1.SaveSnapshotRequest)(nil),        // 17: trivet.operator.v1.SaveSnapshotRequest
-	(*v1.SnapshotChunk)(nil),              // 18: trivet.operator.v1.SnapshotChunk
-	(*v1.CreateTokenRequest)(nil),         // 19: trivet.operator.v1.CreateTokenRequest
-	(*v1.ListTokensRequest)(nil),          // 20: trivet.operator.v1.ListTokensRequest
-	(*v1.RevokeTokenRequest)(nil),         // 21: trivet.operator.v1.RevokeTokenRequest
-	(*v1.ListIdentitiesRequest)(nil),      // 22: trivet.operator.v1.ListIdentitiesRequest
-	(*v1.SetIdentityRequest)(nil),         // 23: trivet.operator.v1.SetIdentityRequest
-	(*v1.GetAuthorityRequest)(nil),        // 24: trivet.operator.v1.GetAuthorityRequest
-	(*v1.RotateAuthorityRequest)(nil),     // 25: trivet.operator.v1.RotateAuthorityRequest
-	(*v1.ListAuditRequest)(nil),           // 26: trivet.operator.v1.ListAuditRequest
-	(*v1.CollectRequest)(nil),             // 27: trivet.operator.v1.CollectRequest
-	(*v1.ProfileRequest)(nil),             // 28: trivet.operator.v1.ProfileRequest
-	(*v1.HealthRequest)(nil),              // 29: trivet.operator.v1.HealthRequest
-	(*v1.GetLimitsRequest)(nil),           // 30: trivet.operator.v1.GetLimitsRequest
-	(*v1.SetLimitsRequest)(nil),           // 31: trivet.operator.v1.SetLimitsRequest
-	(*v1.ListPoliciesRequest)(nil),        // 32: trivet.operator.v1.ListPoliciesRequest
-	(*v1.PutPolicyRequest)(nil),           // 33: trivet.operator.v1.PutPolicyRequest
-	(*v1.DeletePolicyRequest)(nil),        // 34: trivet.operator.v1.DeletePolicyRequest
-	(*v1.EnrollRequest)(nil),              // 35: trivet.operator.v1.EnrollRequest
-	(*v1.RenewRequest)(nil),               // 36: trivet.operator.v1.RenewRequest
-	(*v1.StatusResponse)(nil),             // 37: trivet.operator.v1.StatusResponse
-	(*v1.ListSessionsResponse)(nil),       // 38: trivet.operator.v1.ListSessionsResponse
-	(*v1.ListInterceptsResponse)(nil),     // 39: trivet.operator.v1.ListInterceptsResponse
-	(*v1.Intercept)(nil),                  // 40: trivet.operator.v1.Intercept
-	(*manager.InterceptInfo)(nil),         // 41: telepresence.manager.InterceptInfo
-	(*v1.DeleteInterceptResponse)(nil),    // 42: trivet.operator.v1.DeleteInterceptResponse
-	(*v1.ListNodesResponse)(nil),          // 43: trivet.operator.v1.ListNodesResponse
-	(*v1.ListWorkloadsResponse)(nil),      // 44: trivet.operator.v1.ListWorkloadsResponse
-	(*v1.PutConfigResponse)(nil),          // 45: trivet.operator.v1.PutConfigResponse
-	(*v1.GetConfigResponse)(nil),          // 46: trivet.operator.v1.GetConfigResponse
-	(*v1.DigestResponse)(nil),             // 47: trivet.operator.v1.DigestResponse
-	(*v1.ListPeersResponse)(nil),          // 48: trivet.operator.v1.ListPeersResponse
-	(*v1.TransferLeadershipResponse)(nil), // 49: trivet.operator.v1.TransferLeadershipResponse
-	(*v1.WatchResponse)(nil),              // 50: trivet.operator.v1.WatchResponse
-	(*v1.AddPeerResponse)(nil),            // 51: trivet.operator.v1.AddPeerResponse
-	(*v1.RemovePeerResponse)(nil),         // 52: trivet.operator.v1.RemovePeerResponse
-	(*v1.RaftInfoResponse)(nil),           // 53: trivet.operator.v1.RaftInfoResponse
-	(*v1.RestoreSnapshotResponse)(nil),    // 54: trivet.operator.v1.RestoreSnapshotResponse
-	(*v1.CreateTokenResponse)(nil),        // 55: trivet.operator.v1.CreateTokenResponse
-	(*v1.ListTokensResponse)(nil),         // 56: trivet.operator.v1.ListTokensResponse
-	(*v1.RevokeTokenResponse)(nil),        // 57: trivet.operator.v1.RevokeTokenResponse
-	(*v1.ListIdentitiesResponse)(nil),     // 58: trivet.operator.v1.ListIdentitiesResponse
-	(*v1.SetIdentityResponse)(nil),        // 59: trivet.operator.v1.SetIdentityResponse
-	(*v1.GetAuthorityResponse)(nil),       // 60: trivet.operator.v1.GetAuthorityResponse
-	(*v1.RotateAuthorityResponse)(nil),    // 61: trivet.operator.v1.RotateAuthorityResponse
-	(*v1.ListAuditResponse)(nil),          // 62: trivet.operator.v1.ListAuditResponse
-	(*v1.CollectResponse)(nil),            // 63: trivet.operator.v1.CollectResponse
-	(*v1.ProfileChunk)(nil),               // 64: trivet.operator.v1.ProfileChunk
-	(*v1.HealthResponse)(nil),             // 65: trivet.operator.v1.HealthResponse
-	(*v1.GetLimitsResponse)(nil),          // 66: trivet.operator.v1.GetLimitsResponse
-	(*v1.SetLimitsResponse)(nil),          // 67: trivet.operator.v1.SetLimitsResponse
-	(*v1.ListPoliciesResponse)(nil),       // 68: trivet.operator.v1.ListPoliciesResponse
-	(*v1.PutPolicyResponse)(nil),          // 69: trivet.operator.v1.PutPolicyResponse
-	(*v1.DeletePolicyResponse)(nil),       // 70: trivet.operator.v1.DeletePolicyResponse
-	(*v1.EnrollResponse)(nil),             // 71: trivet.operator.v1.EnrollResponse
+	(*v1.ListConfigRequest)(nil),          // 10: trivet.operator.v1.ListConfigRequest
+	(*v1.DeleteConfigRequest)(nil),        // 11: trivet.operator.v1.DeleteConfigRequest
+	(*v1.DigestRequest)(nil),              // 12: trivet.operator.v1.DigestRequest
+	(*v1.ListPeersRequest)(nil),           // 13: trivet.operator.v1.ListPeersRequest
+	(*v1.TransferLeadershipRequest)(nil),  // 14: trivet.operator.v1.TransferLeadershipRequest
+	(*v1.WatchRequest)(nil),               // 15: trivet.operator.v1.WatchRequest
+	(*v1.AddPeerRequest)(nil),             // 16: trivet.operator.v1.AddPeerRequest
+	(*v1.RemovePeerRequest)(nil),          // 17: trivet.operator.v1.RemovePeerRequest
+	(*v1.RaftInfoRequest)(nil),            // 18: trivet.operator.v1.RaftInfoRequest
+	(*v1.SaveSnapshotRequest)(nil),        // 19: trivet.operator.v1.SaveSnapshotRequest
+	(*v1.SnapshotChunk)(nil),              // 20: trivet.operator.v1.SnapshotChunk
+	(*v1.CreateTokenRequest)(nil),         // 21: trivet.operator.v1.CreateTokenRequest
+	(*v1.ListTokensRequest)(nil),          // 22: trivet.operator.v1.ListTokensRequest
+	(*v1.RevokeTokenRequest)(nil),         // 23: trivet.operator.v1.RevokeTokenRequest
+	(*v1.ListIdentitiesRequest)(nil),      // 24: trivet.operator.v1.ListIdentitiesRequest
+	(*v1.SetIdentityRequest)(nil),         // 25: trivet.operator.v1.SetIdentityRequest
+	(*v1.GetAuthorityRequest)(nil),        // 26: trivet.operator.v1.GetAuthorityRequest
+	(*v1.RotateAuthorityRequest)(nil),     // 27: trivet.operator.v1.RotateAuthorityRequest
+	(*v1.ListAuditRequest)(nil),           // 28: trivet.operator.v1.ListAuditRequest
+	(*v1.CollectRequest)(nil),             // 29: trivet.operator.v1.CollectRequest
+	(*v1.ProfileRequest)(nil),             // 30: trivet.operator.v1.ProfileRequest
+	(*v1.HealthRequest)(nil),              // 31: trivet.operator.v1.HealthRequest
+	(*v1.GetLimitsRequest)(nil),           // 32: trivet.operator.v1.GetLimitsRequest
+	(*v1.SetLimitsRequest)(nil),           // 33: trivet.operator.v1.SetLimitsRequest
+	(*v1.ListPoliciesRequest)(nil),        // 34: trivet.operator.v1.ListPoliciesRequest
+	(*v1.PutPolicyRequest)(nil),           // 35: trivet.operator.v1.PutPolicyRequest
+	(*v1.DeletePolicyRequest)(nil),        // 36: trivet.operator.v1.DeletePolicyRequest
+	(*v1.EnrollRequest)(nil),              // 37: trivet.operator.v1.EnrollRequest
+	(*v1.RenewRequest)(nil),               // 38: trivet.operator.v1.RenewRequest
+	(*v1.StatusResponse)(nil),             // 39: trivet.operator.v1.StatusResponse
+	(*v1.ListSessionsResponse)(nil),       // 40: trivet.operator.v1.ListSessionsResponse
+	(*v1.ListInterceptsResponse)(nil),     // 41: trivet.operator.v1.ListInterceptsResponse
+	(*v1.Intercept)(nil),                  // 42: trivet.operator.v1.Intercept
+	(*manager.InterceptInfo)(nil),         // 43: telepresence.manager.InterceptInfo
+	(*v1.DeleteInterceptResponse)(nil),    // 44: trivet.operator.v1.DeleteInterceptResponse
+	(*v1.ListNodesResponse)(nil),          // 45: trivet.operator.v1.ListNodesResponse
+	(*v1.ListWorkloadsResponse)(nil),      // 46: trivet.operator.v1.ListWorkloadsResponse
+	(*v1.PutConfigResponse)(nil),          // 47: trivet.operator.v1.PutConfigResponse
+	(*v1.GetConfigResponse)(nil),          // 48: trivet.operator.v1.GetConfigResponse
+	(*v1.ListConfigResponse)(nil),         // 49: trivet.operator.v1.ListConfigResponse
+	(*v1.DeleteConfigResponse)(nil),       // 50: trivet.operator.v1.DeleteConfigResponse
+	(*v1.DigestResponse)(nil),             // 51: trivet.operator.v1.DigestResponse
+	(*v1.ListPeersResponse)(nil),          // 52: trivet.operator.v1.ListPeersResponse
+	(*v1.TransferLeadershipResponse)(nil), // 53: trivet.operator.v1.TransferLeadershipResponse
+	(*v1.WatchResponse)(nil),              // 54: trivet.operator.v1.WatchResponse
+	(*v1.AddPeerResponse)(nil),            // 55: trivet.operator.v1.AddPeerResponse
+	(*v1.RemovePeerResponse)(nil),         // 56: trivet.operator.v1.RemovePeerResponse
+	(*v1.RaftInfoResponse)(nil),           // 57: trivet.operator.v1.RaftInfoResponse
+	(*v1.RestoreSnapshotResponse)(nil),    // 58: trivet.operator.v1.RestoreSnapshotResponse
+	(*v1.CreateTokenResponse)(nil),        // 59: trivet.operator.v1.CreateTokenResponse
+	(*v1.ListTokensResponse)(nil),         // 60: trivet.operator.v1.ListTokensResponse
+	(*v1.RevokeTokenResponse)(nil),        // 61: trivet.operator.v1.RevokeTokenResponse
+	(*v1.ListIdentitiesResponse)(nil),     // 62: trivet.operator.v1.ListIdentitiesResponse
+	(*v1.SetIdentityResponse)(nil),        // 63: trivet.operator.v1.SetIdentityResponse
+	(*v1.GetAuthorityResponse)(nil),       // 64: trivet.operator.v1.GetAuthorityResponse
+	(*v1.RotateAuthorityResponse)(nil),    // 65: trivet.operator.v1.RotateAuthorityResponse
+	(*v1.ListAuditResponse)(nil),          // 66: trivet.operator.v1.ListAuditResponse
+	(*v1.CollectResponse)(nil),            // 67: trivet.operator.v1.CollectResponse
+	(*v1.ProfileChunk)(nil),               // 68: trivet.operator.v1.ProfileChunk
+	(*v1.HealthResponse)(nil),             // 69: trivet.operator.v1.HealthResponse
+	(*v1.GetLimitsResponse)(nil),          // 70: trivet.operator.v1.GetLimitsResponse
+	(*v1.SetLimitsResponse)(nil),          // 71: trivet.operator.v1.SetLimitsResponse
+	(*v1.ListPoliciesResponse)(nil),       // 72: trivet.operator.v1.ListPoliciesResponse
+	(*v1.PutPolicyResponse)(nil),          // 73: trivet.operator.v1.PutPolicyResponse
+	(*v1.DeletePolicyResponse)(nil),       // 74: trivet.operator.v1.DeletePolicyResponse
+	(*v1.EnrollResponse)(nil),             // 75: trivet.operator.v1.EnrollResponse
 }
 var file_trivet_operator_v1_operatorsvc_operator_service_proto_depIdxs = []int32{
 	0,  // 0: trivet.operator.v1.Operator.Status:input_type -> trivet.operator.v1.StatusRequest
@@ -157,73 +164,77 @@ var file_trivet_operator_v1_operatorsvc_operator_service_proto_depIdxs = []int32
 	8,  // 8: trivet.operator.v1.Operator.PutConfig:input_type -> trivet.operator.v1.PutConfigRequest
 	8,  // 9: trivet.operator.v1.Operator.PutConfigStream:input_type -> trivet.operator.v1.PutConfigRequest
 	9,  // 10: trivet.operator.v1.Operator.GetConfig:input_type -> trivet.operator.v1.GetConfigRequest
-	10, // 11: trivet.operator.v1.Operator.Digest:input_type -> trivet.operator.v1.DigestRequest
-	11, // 12: trivet.operator.v1.Operator.ListPeers:input_type -> trivet.operator.v1.ListPeersRequest
-	12, // 13: trivet.operator.v1.Operator.TransferLeadership:input_type -> trivet.operator.v1.TransferLeadershipRequest
-	13, // 14: trivet.operator.v1.Operator.Watch:input_type -> trivet.operator.v1.WatchRequest
-	14, // 15: trivet.operator.v1.Operator.AddPeer:input_type -> trivet.operator.v1.AddPeerRequest
-	15, // 16: trivet.operator.v1.Operator.RemovePeer:input_type -> trivet.operator.v1.RemovePeerRequest
-	16, // 17: trivet.operator.v1.Operator.RaftInfo:input_type -> trivet.operator.v1.RaftInfoRequest
-	17, // 18: trivet.operator.v1.Operator.SaveSnapshot:input_type -> trivet.operator.v1.SaveSnapshotRequest
-	18, // 19: trivet.operator.v1.Operator.RestoreSnapshot:input_type -> trivet.operator.v1.SnapshotChunk
-	19, // 20: trivet.operator.v1.Operator.CreateToken:input_type -> trivet.operator.v1.CreateTokenRequest
-	20, // 21: trivet.operator.v1.Operator.ListTokens:input_type -> trivet.operator.v1.ListTokensRequest
-	21, // 22: trivet.operator.v1.Operator.RevokeToken:input_type -> trivet.operator.v1.RevokeTokenRequest
-	22, // 23: trivet.operator.v1.Operator.ListIdentities:input_type -> trivet.operator.v1.ListIdentitiesRequest
-	23, // 24: trivet.operator.v1.Operator.SetIdentity:input_type -> trivet.operator.v1.SetIdentityRequest
-	24, // 25: trivet.operator.v1.Operator.GetAuthority:input_type -> trivet.operator.v1.GetAuthorityRequest
-	25, // 26: trivet.operator.v1.Operator.RotateAuthority:input_type -> trivet.operator.v1.RotateAuthorityRequest
-	26, // 27: trivet.operator.v1.Operator.ListAudit:input_type -> trivet.operator.v1.ListAuditRequest
-	27, // 28: trivet.operator.v1.Operator.Collect:input_type -> trivet.operator.v1.CollectRequest
-	28, // 29: trivet.operator.v1.Operator.Profile:input_type -> trivet.operator.v1.ProfileRequest
-	29, // 30: trivet.operator.v1.Operator.Health:input_type -> trivet.operator.v1.HealthRequest
-	30, // 31: trivet.operator.v1.Operator.GetLimits:input_type -> trivet.operator.v1.GetLimitsRequest
-	31, // 32: trivet.operator.v1.Operator.SetLimits:input_type -> trivet.operator.v1.SetLimitsRequest
-	32, // 33: trivet.operator.v1.Operator.ListPolicies:input_type -> trivet.operator.v1.ListPoliciesRequest
-	33, // 34: trivet.operator.v1.Operator.PutPolicy:input_type -> trivet.operator.v1.PutPolicyRequest
-	34, // 35: trivet.operator.v1.Operator.DeletePolicy:input_type -> trivet.operator.v1.DeletePolicyRequest
-	35, // 36: trivet.operator.v1.Enrollment.Enroll:input_type -> trivet.operator.v1.EnrollRequest
-	36, // 37: trivet.operator.v1.Enrollment.Renew:input_type -> trivet.operator.v1.RenewRequest
-	37, // 38: trivet.operator.v1.Operator.Status:output_type -> trivet.operator.v1.StatusResponse
-	38, // 39: trivet.operator.v1.Operator.ListSessions:output_type -> trivet.operator.v1.ListSessionsResponse
-	39, // 40: trivet.operator.v1.Operator.ListIntercepts:output_type -> trivet.operator.v1.ListInterceptsResponse
-	40, // 41: trivet.operator.v1.Operator.GetIntercept:output_type -> trivet.operator.v1.Intercept
-	41, // 42: trivet.operator.v1.Operator.CreateIntercept:output_type -> telepresence.manager.InterceptInfo
-	42, // 43: trivet.operator.v1.Operator.DeleteIntercept:output_type -> trivet.operator.v1.DeleteInterceptResponse
-	43, // 44: trivet.operator.v1.Operator.ListNodes:output_type -> trivet.operator.v1.ListNodesResponse
-	44, // 45: trivet.operator.v1.Operator.ListWorkloads:output_type -> trivet.operator.v1.ListWorkloadsResponse
-	45, // 46: trivet.operator.v1.Operator.PutConfig:output_type -> trivet.operator.v1.PutConfigResponse
-	45, // 47: trivet.operator.v1.Operator.PutConfigStream:output_type -> trivet.operator.v1.PutConfigResponse
-	46, // 48: trivet.operator.v1.Operator.GetConfig:output_type -> trivet.operator.v1.GetConfigResponse
-	47, // 49: trivet.operator.v1.Operator.Digest:output_type -> trivet.operator.v1.DigestResponse
-	48, // 50: trivet.operator.v1.Operator.ListPeers:output_type -> trivet.operator.v1.ListPeersResponse
-	49, // 51: trivet.operator.v1.Operator.TransferLeadership:output_type -> trivet.operator.v1.TransferLeadershipResponse
-	50, // 52: trivet.operator.v1.Operator.Watch:output_type -> trivet.operator.v1.WatchResponse
-	51, // 53: trivet.operator.v1.Operator.AddPeer:output_type -> trivet.operator.v1.AddPeerResponse
-	52, // 54: trivet.operator.v1.Operator.RemovePeer:output_type -> trivet.operator.v1.RemovePeerResponse
-	53, // 55: trivet.operator.v1.Operator.RaftInfo:output_type -> trivet.operator.v1.RaftInfoResponse
-	18, // 56: trivet.operator.v1.Operator.SaveSnapshot:output_type -> trivet.operator.v1.SnapshotChunk
-	54, // 57: trivet.operator.v1.Operator.RestoreSnapshot:output_type -> trivet.operator.v1.RestoreSnapshotResponse
-	55, // 58: trivet.operator.v1.Operator.CreateToken:output_type -> trivet.operator.v1.CreateTokenResponse
-	56, // 59: trivet.operator.v1.Operator.ListTokens:output_type -> trivet.operator.v1.ListTokensResponse
-	57, // 60: trivet.operator.v1.Operator.RevokeToken:output_type -> trivet.operator.v1.RevokeTokenResponse
-	58, // 61: trivet.operator.v1.Operator.ListIdentities:output_type -> trivet.operator.v1.ListIdentitiesResponse
-	59, // 62: trivet.operator.v1.Operator.SetIdentity:output_type -> trivet.operator.v1.SetIdentityResponse
-	60, // 63: trivet.operator.v1.Operator.GetAuthority:output_type -> trivet.operator.v1.GetAuthorityResponse
-	61, // 64: trivet.operator.v1.Operator.RotateAuthority:output_type -> trivet.operator.v1.RotateAuthorityResponse
-	62, // 65: trivet.operator.v1.Operator.ListAudit:output_type -> trivet.operator.v1.ListAuditResponse
-	63, // 66: trivet.operator.v1.Operator.Collect:output_type -> trivet.operator.v1.CollectResponse
-	64, // 67: trivet.operator.v1.Operator.Profile:output_type -> trivet.operator.v1.ProfileChunk
-	65, // 68: trivet.operator.v1.Operator.Health:output_type -> trivet.operator.v1.HealthResponse
-	66, // 69: trivet.operator.v1.Operator.GetLimits:output_type -> trivet.operator.v1.GetLimitsResponse
-	67, // 70: trivet.operator.v1.Operator.SetLimits:output_type -> trivet.operator.v1.SetLimitsResponse
-	68, // 71: trivet.operator.v1.Operator.ListPolicies:output_type -> trivet.operator.v1.ListPoliciesResponse
-	69, // 72: trivet.operator.v1.Operator.PutPolicy:output_type -> trivet.operator.v1.PutPolicyResponse
-	70, // 73: trivet.operator.v1.Operator.DeletePolicy:output_type -> trivet.operator.v1.DeletePolicyResponse
-	71, // 74: trivet.operator.v1.Enrollment.Enroll:output_type -> trivet.operator.v1.EnrollResponse
-	71, // 75: trivet.operator.v1.Enrollment.Renew:output_type -> trivet.operator.v1.EnrollResponse
-	38, // [38:76] is the sub-list for method output_type
-	0,  // [0:38] is the sub-list for method input_type
+	10, // 11: trivet.operator.v1.Operator.ListConfig:input_type -> trivet.operator.v1.ListConfigRequest
+	11, // 12: trivet.operator.v1.Operator.DeleteConfig:input_type -> trivet.operator.v1.DeleteConfigRequest
+	12, // 13: trivet.operator.v1.Operator.Digest:input_type -> trivet.operator.v1.DigestRequest
+	13, // 14: trivet.operator.v1.Operator.ListPeers:input_type -> trivet.operator.v1.ListPeersRequest
+	14, // 15: trivet.operator.v1.Operator.TransferLeadership:input_type -> trivet.operator.v1.TransferLeadershipRequest
+	15, // 16: trivet.operator.v1.Operator.Watch:input_type -> trivet.operator.v1.WatchRequest
+	16, // 17: trivet.operator.v1.Operator.AddPeer:input_type -> trivet.operator.v1.AddPeerRequest
+	17, // 18: trivet.operator.v1.Operator.RemovePeer:input_type -> trivet.operator.v1.RemovePeerRequest
+	18, // 19: trivet.operator.v1.Operator.RaftInfo:input_type -> trivet.operator.v1.RaftInfoRequest
+	19, // 20: trivet.operator.v1.Operator.SaveSnapshot:input_type -> trivet.operator.v1.SaveSnapshotRequest
+	20, // 21: trivet.operator.v1.Operator.RestoreSnapshot:input_type -> trivet.operator.v1.SnapshotChunk
+	21, // 22: trivet.operator.v1.Operator.CreateToken:input_type -> trivet.operator.v1.CreateTokenRequest
+	22, // 23: trivet.operator.v1.Operator.ListTokens:input_type -> trivet.operator.v1.ListTokensRequest
+	23, // 24: trivet.operator.v1.Operator.RevokeToken:input_type -> trivet.operator.v1.RevokeTokenRequest
+	24, // 25: trivet.operator.v1.Operator.ListIdentities:input_type -> trivet.operator.v1.ListIdentitiesRequest
+	25, // 26: trivet.operator.v1.Operator.SetIdentity:input_type -> trivet.operator.v1.SetIdentityRequest
+	26, // 27: trivet.operator.v1.Operator.GetAuthority:input_type -> trivet.operator.v1.GetAuthorityRequest
+	27, // 28: trivet.operator.v1.Operator.RotateAuthority:input_type -> trivet.operator.v1.RotateAuthorityRequest
+	28, // 29: trivet.operator.v1.Operator.ListAudit:input_type -> trivet.operator.v1.ListAuditRequest
+	29, // 30: trivet.operator.v1.Operator.Collect:input_type -> trivet.operator.v1.CollectRequest
+	30, // 31: trivet.operator.v1.Operator.Profile:input_type -> trivet.operator.v1.ProfileRequest
+	31, // 32: trivet.operator.v1.Operator.Health:input_type -> trivet.operator.v1.HealthRequest
+	32, // 33: trivet.operator.v1.Operator.GetLimits:input_type -> trivet.operator.v1.GetLimitsRequest
+	33, // 34: trivet.operator.v1.Operator.SetLimits:input_type -> trivet.operator.v1.SetLimitsRequest
+	34, // 35: trivet.operator.v1.Operator.ListPolicies:input_type -> trivet.operator.v1.ListPoliciesRequest
+	35, // 36: trivet.operator.v1.Operator.PutPolicy:input_type -> trivet.operator.v1.PutPolicyRequest
+	36, // 37: trivet.operator.v1.Operator.DeletePolicy:input_type -> trivet.operator.v1.DeletePolicyRequest
+	37, // 38: trivet.operator.v1.Enrollment.Enroll:input_type -> trivet.operator.v1.EnrollRequest
+	38, // 39: trivet.operator.v1.Enrollment.Renew:input_type -> trivet.operator.v1.RenewRequest
+	39, // 40: trivet.operator.v1.Operator.Status:output_type -> trivet.operator.v1.StatusResponse
+	40, // 41: trivet.operator.v1.Operator.ListSessions:output_type -> trivet.operator.v1.ListSessionsResponse
+	41, // 42: trivet.operator.v1.Operator.ListIntercepts:output_type -> trivet.operator.v1.ListInterceptsResponse
+	42, // 43: trivet.operator.v1.Operator.GetIntercept:output_type -> trivet.operator.v1.Intercept
+	43, // 44: trivet.operator.v1.Operator.CreateIntercept:output_type -> telepresence.manager.InterceptInfo
+	44, // 45: trivet.operator.v1.Operator.DeleteIntercept:output_type -> trivet.operator.v1.DeleteInterceptResponse
+	45, // 46: trivet.operator.v1.Operator.ListNodes:output_type -> trivet.operator.v1.ListNodesResponse
+	46, // 47: trivet.operator.v1.Operator.ListWorkloads:output_type -> trivet.operator.v1.ListWorkloadsResponse
+	47, // 48: trivet.operator.v1.Operator.PutConfig:output_type -> trivet.operator.v1.PutConfigResponse
+	47, // 49: trivet.operator.v1.Operator.PutConfigStream:output_type -> trivet.operator.v1.PutConfigResponse
+	48, // 50: trivet.operator.v1.Operator.GetConfig:output_type -> trivet.operator.v1.GetConfigResponse
+	49, // 51: trivet.operator.v1.Operator.ListConfig:output_type -> trivet.operator.v1.ListConfigResponse
+	50, // 52: trivet.operator.v1.Operator.DeleteConfig:output_type -> trivet.operator.v1.DeleteConfigResponse
+	51, // 53: trivet.operator.v1.Operator.Digest:output_type -> trivet.operator.v1.DigestResponse
+	52, // 54: trivet.operator.v1.Operator.ListPeers:output_type -> trivet.operator.v1.ListPeersResponse
+	53, // 55: trivet.operator.v1.Operator.TransferLeadership:output_type -> trivet.operator.v1.TransferLeadershipResponse
+	54, // 56: trivet.operator.v1.Operator.Watch:output_type -> trivet.operator.v1.WatchResponse
+	55, // 57: trivet.operator.v1.Operator.AddPeer:output_type -> trivet.operator.v1.AddPeerResponse
+	56, // 58: trivet.operator.v1.Operator.RemovePeer:output_type -> trivet.operator.v1.RemovePeerResponse
+	57, // 59: trivet.operator.v1.Operator.RaftInfo:output_type -> trivet.operator.v1.RaftInfoResponse
+	20, // 60: trivet.operator.v1.Operator.SaveSnapshot:output_type -> trivet.operator.v1.SnapshotChunk
+	58, // 61: trivet.operator.v1.Operator.RestoreSnapshot:output_type -> trivet.operator.v1.RestoreSnapshotResponse
+	59, // 62: trivet.operator.v1.Operator.CreateToken:output_type -> trivet.operator.v1.CreateTokenResponse
+	60, // 63: trivet.operator.v1.Operator.ListTokens:output_type -> trivet.operator.v1.ListTokensResponse
+	61, // 64: trivet.operator.v1.Operator.RevokeToken:output_type -> trivet.operator.v1.RevokeTokenResponse
+	62, // 65: trivet.operator.v1.Operator.ListIdentities:output_type -> trivet.operator.v1.ListIdentitiesResponse
+	63, // 66: trivet.operator.v1.Operator.SetIdentity:output_type -> trivet.operator.v1.SetIdentityResponse
+	64, // 67: trivet.operator.v1.Operator.GetAuthority:output_type -> trivet.operator.v1.GetAuthorityResponse
+	65, // 68: trivet.operator.v1.Operator.RotateAuthority:output_type -> trivet.operator.v1.RotateAuthorityResponse
+	66, // 69: trivet.operator.v1.Operator.ListAudit:output_type -> trivet.operator.v1.ListAuditResponse
+	67, // 70: trivet.operator.v1.Operator.Collect:output_type -> trivet.operator.v1.CollectResponse
+	68, // 71: trivet.operator.v1.Operator.Profile:output_type -> trivet.operator.v1.ProfileChunk
+	69, // 72: trivet.operator.v1.Operator.Health:output_type -> trivet.operator.v1.HealthResponse
+	70, // 73: trivet.operator.v1.Operator.GetLimits:output_type -> trivet.operator.v1.GetLimitsResponse
+	71, // 74: trivet.operator.v1.Operator.SetLimits:output_type -> trivet.operator.v1.SetLimitsResponse
+	72, // 75: trivet.operator.v1.Operator.ListPolicies:output_type -> trivet.operator.v1.ListPoliciesResponse
+	73, // 76: trivet.operator.v1.Operator.PutPolicy:output_type -> trivet.operator.v1.PutPolicyResponse
+	74, // 77: trivet.operator.v1.Operator.DeletePolicy:output_type -> trivet.operator.v1.DeletePolicyResponse
+	75, // 78: trivet.operator.v1.Enrollment.Enroll:output_type -> trivet.operator.v1.EnrollResponse
+	75, // 79: trivet.operator.v1.Enrollment.Renew:output_type -> trivet.operator.v1.EnrollResponse
+	40, // [40:80] is the sub-list for method output_type
+	0,  // [0:40] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

@@ -32,6 +32,8 @@ const (
 	Operator_PutConfig_FullMethodName          = "/trivet.operator.v1.Operator/PutConfig"
 	Operator_PutConfigStream_FullMethodName    = "/trivet.operator.v1.Operator/PutConfigStream"
 	Operator_GetConfig_FullMethodName          = "/trivet.operator.v1.Operator/GetConfig"
+	Operator_ListConfig_FullMethodName         = "/trivet.operator.v1.Operator/ListConfig"
+	Operator_DeleteConfig_FullMethodName       = "/trivet.operator.v1.Operator/DeleteConfig"
 	Operator_Digest_FullMethodName             = "/trivet.operator.v1.Operator/Digest"
 	Operator_ListPeers_FullMethodName          = "/trivet.operator.v1.Operator/ListPeers"
 	Operator_TransferLeadership_FullMethodName = "/trivet.operator.v1.Operator/TransferLeadership"
@@ -78,6 +80,8 @@ type OperatorClient interface {
 	// PutConfigStream answers each request in order; many may be in flight.
 	PutConfigStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[v1.PutConfigRequest, v1.PutConfigResponse], error)
 	GetConfig(ctx context.Context, in *v1.GetConfigRequest, opts ...grpc.CallOption) (*v1.GetConfigResponse, error)
+	ListConfig(ctx context.Context, in *v1.ListConfigRequest, opts ...grpc.CallOption) (*v1.ListConfigResponse, error)
+	DeleteConfig(ctx context.Context, in *v1.DeleteConfigRequest, opts ...grpc.CallOption) (*v1.DeleteConfigResponse, error)
 	Digest(ctx context.Context, in *v1.DigestRequest, opts ...grpc.CallOption) (*v1.DigestResponse, error)
 	ListPeers(ctx context.Context, in *v1.ListPeersRequest, opts ...grpc.CallOption) (*v1.ListPeersResponse, error)
 	TransferLeadership(ctx context.Context, in *v1.TransferLeadershipRequest, opts ...grpc.CallOption) (*v1.TransferLeadershipResponse, error)
@@ -221,6 +225,26 @@ func (c *operatorClient) GetConfig(ctx context.Context, in *v1.GetConfigRequest,
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(v1.GetConfigResponse)
 	err := c.cc.Invoke(ctx, Operator_GetConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) ListConfig(ctx context.Context, in *v1.ListConfigRequest, opts ...grpc.CallOption) (*v1.ListConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.ListConfigResponse)
+	err := c.cc.Invoke(ctx, Operator_ListConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) DeleteConfig(ctx context.Context, in *v1.DeleteConfigRequest, opts ...grpc.CallOption) (*v1.DeleteConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.DeleteConfigResponse)
+	err := c.cc.Invoke(ctx, Operator_DeleteConfig_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -544,6 +568,8 @@ type OperatorServer interface {
 	// PutConfigStream answers each request in order; many may be in flight.
 	PutConfigStream(grpc.BidiStreamingServer[v1.PutConfigRequest, v1.PutConfigResponse]) error
 	GetConfig(context.Context, *v1.GetConfigRequest) (*v1.GetConfigResponse, error)
+	ListConfig(context.Context, *v1.ListConfigRequest) (*v1.ListConfigResponse, error)
+	DeleteConfig(context.Context, *v1.DeleteConfigRequest) (*v1.DeleteConfigResponse, error)
 	Digest(context.Context, *v1.DigestRequest) (*v1.DigestResponse, error)
 	ListPeers(context.Context, *v1.ListPeersRequest) (*v1.ListPeersResponse, error)
 	TransferLeadership(context.Context, *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error)
@@ -612,6 +638,12 @@ func (UnimplementedOperatorServer) PutConfigStream(grpc.BidiStreamingServer[v1.P
 }
 func (UnimplementedOperatorServer) GetConfig(context.Context, *v1.GetConfigRequest) (*v1.GetConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetConfig not implemented")
+}
+func (UnimplementedOperatorServer) ListConfig(context.Context, *v1.ListConfigRequest) (*v1.ListConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListConfig not implemented")
+}
+func (UnimplementedOperatorServer) DeleteConfig(context.Context, *v1.DeleteConfigRequest) (*v1.DeleteConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteConfig not implemented")
 }
 func (UnimplementedOperatorServer) Digest(context.Context, *v1.DigestRequest) (*v1.DigestResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Digest not implemented")
@@ -892,6 +924,42 @@ func _Operator_GetConfig_Handler(srv interface{}, ctx context.Context, dec func(
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OperatorServer).GetConfig(ctx, req.(*v1.GetConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_ListConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.ListConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).ListConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_ListConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).ListConfig(ctx, req.(*v1.ListConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_DeleteConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.DeleteConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).DeleteConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_DeleteConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).DeleteConfig(ctx, req.(*v1.DeleteConfigRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1346,6 +1414,14 @@ var Operator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetConfig",
 			Handler:    _Operator_GetConfig_Handler,
+		},
+		{
+			MethodName: "ListConfig",
+			Handler:    _Operator_ListConfig_Handler,
+		},
+		{
+			MethodName: "DeleteConfig",
+			Handler:    _Operator_DeleteConfig_Handler,
 		},
 		{
 			MethodName: "Digest",
