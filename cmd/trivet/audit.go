@@ -2,20 +2,26 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"trivet/internal/errs"
 	"trivet/internal/render"
 	commandv1 "trivet/proto/trivet/command/v1"
 	operatorv1 "trivet/proto/trivet/operator/v1"
+	"trivet/proto/trivet/operator/v1/operatorsvc"
 )
 
 // auditView is one record of the audit.
@@ -113,9 +119,17 @@ var auditColumns = []render.Column[auditView]{
 
 func newAuditListCmd(a *App) *cobra.Command {
 	var f auditFlags
+	var follow bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "Show the records that the cluster keeps, by time", Args: noArgs,
-		RunE: a.ask(func(q query) error {
+		Long: `Show the records that the cluster keeps, by time; with --follow also those that
+come, until interrupted.`,
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if follow {
+			return a.stream(func(ctx context.Context, api operatorsvc.OperatorClient) error { return a.followAudit(ctx, api, f) })(cmd, args)
+		}
+		return a.ask(func(q query) error {
 			var rows []auditView
 			var revision uint64
 			err := f.each(q, false, func(r *operatorv1.ListAuditResponse) error {
@@ -129,10 +143,62 @@ func newAuditListCmd(a *App) *cobra.Command {
 				return int(int64(x.Revision) - int64(y.Revision))
 			})
 			return render.List(a.Printer(), rows, revision, "records", auditColumns)
-		}),
+		})(cmd, args)
 	}
 	f.add(cmd)
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with the records that come")
 	return cmd
+}
+
+// auditReplaced is the reason with which a server ends a stream of records after
+// a restore.
+const auditReplaced = "AUDIT_REPLACED"
+
+// followAudit shows records as they come. Each class has numbers of its own, so
+// that each has a stream that goes on after the last number shown.
+func (a *App) followAudit(ctx context.Context, api operatorsvc.OperatorClient, f auditFlags) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	classes := auditClasses
+	if f.class != "" {
+		classes = []string{f.class}
+	}
+	var mu sync.Mutex // one record at a time
+	g, ctx := errgroup.WithContext(ctx)
+	for _, class := range classes {
+		of := auditFlags{class: class, after: f.after}
+		g.Go(func() error {
+			return a.reopen(ctx, func(ctx context.Context) (worked bool, err error) {
+				err = of.each(query{ctx: ctx, api: api}, true, func(r *operatorv1.ListAuditResponse) error {
+					worked = true
+					mu.Lock()
+					defer mu.Unlock()
+					for _, rec := range r.GetRecords() {
+						if err := a.printRecord(viewAudit(rec)); err != nil {
+							return err
+						}
+						of.after = rec.GetNumber()
+					}
+					return nil
+				})
+				if errs.Reason(err) == auditReplaced {
+					of.after = 0 // the numbers are those of another history
+				}
+				return worked, err
+			})
+		})
+	}
+	return g.Wait()
+}
+
+// printRecord shows one record as a line.
+func (a *App) printRecord(v auditView) error {
+	return render.Object(a.Printer(), v, func(w io.Writer) error {
+		line := facts(v.Time, v.Class, v.Identity, v.Action, v.Subject, v.Code, v.Reason)
+		_, err := fmt.Fprintln(w, render.Clean(line))
+		return err
+	})
 }
 
 func newAuditExportCmd(a *App) *cobra.Command {

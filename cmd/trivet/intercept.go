@@ -77,7 +77,7 @@ func newInterceptCmd(a *App) *cobra.Command {
 		Use:   "intercept",
 		Short: "Have the traffic of a workload sent here",
 	})
-	intercept.AddCommand(newInterceptCreateCmd(a), newInterceptListCmd(a), newInterceptGetCmd(a), newInterceptDeleteCmd(a))
+	intercept.AddCommand(newInterceptCreateCmd(a), newInterceptListCmd(a), newInterceptGetCmd(a), newInterceptDeleteCmd(a), newInterceptWatchCmd(a))
 	return intercept
 }
 

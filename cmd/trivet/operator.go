@@ -15,7 +15,7 @@ func newOperatorCmd(a *App) *cobra.Command {
 	snapshot.AddCommand(newSnapshotSaveCmd(a), newSnapshotRestoreCmd(a), newSnapshotInspectCmd(a))
 	limits := group(&cobra.Command{Use: "limits", Short: "What one identity, and the cluster, may hold in the state"})
 	limits.AddCommand(newLimitsGetCmd(a), newLimitsSetCmd(a))
-	operator.AddCommand(raft, snapshot, limits, newDigestCmd(a), newBundleCmd(a), newProfileCmd(a), newRecoverCmd(a), newStateCmd(a))
+	operator.AddCommand(raft, snapshot, limits, newClusterConfigCmd(a), newDigestCmd(a), newBundleCmd(a), newProfileCmd(a), newRecoverCmd(a), newStateCmd(a))
 	return operator
 }
 

@@ -43,7 +43,7 @@ Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 denied, 5 conflict,
 	}
 	for _, make := range append([]func(*App) *cobra.Command{
 		newStatusCmd, newVersionCmd, newInterceptCmd, newSessionCmd, newNodeListCmd, newWorkloadCmd,
-		newContextCmd, newOperatorCmd, newAuditCmd, newPolicyCmd, newDoctorCmd,
+		newContextCmd, newOperatorCmd, newAuditCmd, newPolicyCmd, newLogLevelCmd, newDoctorCmd,
 	}, extra...) {
 		join(root, make(a))
 	}

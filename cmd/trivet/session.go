@@ -62,5 +62,6 @@ func newSessionCmd(a *App) *cobra.Command {
 			})
 		}),
 	})
+	session.AddCommand(newSessionWatchCmd(a))
 	return session
 }

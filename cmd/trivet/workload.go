@@ -78,6 +78,7 @@ func newWorkloadCmd(a *App) *cobra.Command {
 			})
 		}),
 	})
+	workload.AddCommand(newWorkloadWatchCmd(a))
 	return workload
 }
 

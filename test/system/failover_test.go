@@ -2,6 +2,7 @@ package system
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -136,13 +137,18 @@ func startWriter(c *systest.Cluster, server int) *writer {
 
 func wantLogged(t *testing.T, file, text string) {
 	t.Helper()
+	if err := logged(file, text); err != nil {
+		t.Error(err)
+	}
+}
+
+// logged wants a text in a log.
+func logged(file, text string) error {
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+	if err == nil && !strings.Contains(string(raw), text) {
+		err = fmt.Errorf("%s does not say %q", file, text)
 	}
-	if !strings.Contains(string(raw), text) {
-		t.Errorf("%s does not say %q", file, text)
-	}
+	return err
 }
 
 // wantSessions wants exactly these sessions on every server that runs.

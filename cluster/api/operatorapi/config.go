@@ -127,7 +127,8 @@ func (s *Service) GetConfig(ctx context.Context, req *operatorv1.GetConfigReques
 	}
 	row, ok := root.Config(req.GetKey())
 	if !ok {
-		return nil, errs.New(codes.NotFound, "CONFIG_NOT_FOUND", "config key %q not found", req.GetKey())
+		return nil, errs.New(codes.NotFound, "CONFIG_NOT_FOUND", "config key %q not found", req.GetKey()).
+			WithHint("`trivet operator config list` shows those that are set")
 	}
 	return &operatorv1.GetConfigResponse{Key: row.GetKey(), Value: row.GetValue(), ModifyRevision: row.GetModifyRevision(), Revision: root.Revision()}, nil
 }
