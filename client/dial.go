@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -208,7 +207,7 @@ func (d *dials) connect(ctx context.Context, job dialJob) (*tunnel.ClientStream,
 		return nil, nil, nil
 	}
 	d.refused.Add(1)
-	message, hint := explainLocal(it.target, err)
+	message, hint := explainLocal(job.id.Destination(), err)
 	d.s.emit(Event{
 		Kind: EventRefused, Intercept: it.spec.Name, From: job.id.Source(), Message: message, Hint: hint, Err: err,
 	})
@@ -274,7 +273,7 @@ func (s *Session) interceptFor(id tunnel.ConnID) *Intercept {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, it := range s.intercepts {
-		if !it.over && it.target == id.Destination() && strings.EqualFold(it.protocol(), id.Protocol().String()) {
+		if !it.over && it.spec.takes(id.Destination(), id.Protocol().String(), it.protocol()) {
 			return it
 		}
 	}

@@ -185,6 +185,7 @@ func (it *Intercept) wire() *manager.InterceptSpec {
 		TargetHost:       it.target.Addr().String(),
 		TargetPort:       int32(it.target.Port()),
 		PortIdentifier:   it.spec.Port,
+		PodPorts:         it.spec.podPorts(),
 		RoundtripLatency: int64(2 * roundtripLatency), // there and back, as peers do
 		DialTimeout:      int64(dialTimeout),
 	}

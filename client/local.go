@@ -13,8 +13,8 @@ import (
 // errTooMany is the refusal of a connection beyond MaxConns.
 var errTooMany = errors.New("too many connections are open")
 
-// dialLocal connects to the process that the intercept names. The address is
-// the intercept's own, never one from the wire.
+// dialLocal connects to the process that the intercept names. The address was
+// compared with those of the intercept, which is how it was found.
 func (d *dials) dialLocal(ctx context.Context, it *Intercept, job dialJob) (net.Conn, error) {
 	if d.open.Load() >= int64(d.s.opts.MaxConns) {
 		return nil, errTooMany
@@ -22,7 +22,7 @@ func (d *dials) dialLocal(ctx context.Context, it *Intercept, job dialJob) (net.
 	ctx, cancel := context.WithTimeout(ctx, job.timeout)
 	defer cancel()
 	dial := func() (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, job.id.Protocol().String(), it.target.String())
+		return (&net.Dialer{}).DialContext(ctx, job.id.Protocol().String(), job.id.Destination().String())
 	}
 	starting := it.starting() // asked first: it may come up right after it refused
 	conn, err := dial()

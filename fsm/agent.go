@@ -280,7 +280,7 @@ func (t *tx) rejudge(row *commandv1.InterceptRow, v verdict, gone string) {
 	next := is.after(v, lost)
 	// A row that had lost its claim may not win it back over somebody else's.
 	if !claims(is.disposition) && claims(next.disposition) &&
-		t.work.conflictOf(row.GetSpec(), row.GetId()) != nil {
+		t.work.conflictOf(row) != nil {
 		next = is
 	}
 	if next == is && !lost {

@@ -85,18 +85,18 @@ func (r *Root) CheckConflict(spec *manager.InterceptSpec, sessionID string) *Con
 	return nil
 }
 
-// conflictOf returns the first claiming intercept but self that spec conflicts
-// with.
-func (r *Root) conflictOf(spec *manager.InterceptSpec, self string) *Conflict {
-	all := r.conflicts(spec, self, 1)
+// conflictOf returns the first claiming intercept that row conflicts with; its
+// own family does not count.
+func (r *Root) conflictOf(row *commandv1.InterceptRow) *Conflict {
+	all := r.conflicts(row.GetSpec(), family(row), 1)
 	if len(all) == 0 {
 		return nil
 	}
 	return all[0]
 }
 
-// conflicts returns up to limit conflicts, in the order of the ids; limit 0
-// means all.
+// conflicts returns up to limit conflicts of a spec of a family, in the order of
+// the ids; limit 0 means all.
 func (r *Root) conflicts(spec *manager.InterceptSpec, self string, limit int) []*Conflict {
 	if spec.GetWiretap() {
 		return nil
@@ -105,7 +105,7 @@ func (r *Root) conflicts(spec *manager.InterceptSpec, self string, limit int) []
 	asked := newClaim(workload, spec)
 	var out []*Conflict
 	for row := range r.InterceptsFor(spec.GetNamespace(), spec.GetAgent()) {
-		if row.GetId() == self || !claims(row.GetDisposition()) || row.GetSpec().GetWiretap() {
+		if family(row) == self || !claims(row.GetDisposition()) || row.GetSpec().GetWiretap() {
 			continue
 		}
 		if port, why := asked.against(newClaim(workload, row.GetSpec())); why != "" {

@@ -33,8 +33,15 @@ func (t *tx) touch(row *commandv1.InterceptRow) {
 	put(t, &t.work.intercepts, row)
 }
 
+// deleteIntercept removes an intercept with its further ports.
 func (t *tx) deleteIntercept(row *commandv1.InterceptRow) {
-	drop(t, &t.work.intercepts, row.GetId())
+	for _, child := range t.childrenOf(row) {
+		drop(t, &t.work.intercepts, child.GetId())
+	}
+	// A child whose parent went first is gone.
+	if _, ok := t.work.intercepts.get(row.GetId()); ok {
+		drop(t, &t.work.intercepts, row.GetId())
+	}
 	t.dropIdleWorkload(row.GetSpec().GetNamespace(), row.GetSpec().GetAgent())
 }
 
@@ -80,7 +87,11 @@ func (t *tx) createIntercept(op *commandv1.CreateIntercept) *commandv1.Result {
 			"name a port of the workload as it declares it, or by number; with /TCP or /UDP where both have it")
 	}
 	var policy *commandv1.PolicyRow
+	var ports []*manager.InterceptSpec
 	if t.since2() {
+		if ports, res = t.furtherPorts(session, workload, resolved); res != nil {
+			return res
+		}
 		if res := t.interceptLimits(session, resolved); res != nil {
 			return res
 		}
@@ -110,6 +121,7 @@ func (t *tx) createIntercept(op *commandv1.CreateIntercept) *commandv1.Result {
 		Identity:    session.GetIdentity(),
 	}
 	t.touch(row)
+	t.putChildren(row, ports)
 	created := withIntercept(row)
 	created.Message = displaced
 	return created
@@ -190,7 +202,7 @@ func (t *tx) interceptLimits(session *commandv1.SessionRow, spec *manager.Interc
 	own := func(yield func(*commandv1.InterceptRow) bool) {
 		for s := range t.work.SessionsOf(session.GetIdentity()) {
 			for row := range t.work.InterceptsOf(s.GetId()) {
-				if !yield(row) {
+				if row.GetParent() == "" && !yield(row) {
 					return
 				}
 			}
@@ -199,7 +211,7 @@ func (t *tx) interceptLimits(session *commandv1.SessionRow, spec *manager.Interc
 	return first(
 		within(own, l.GetInterceptsPerIdentity(), ReasonLimitIntercepts, "interceptsPerIdentity",
 			"%s has %d intercepts, which is all it may", session.GetIdentity(), l.GetInterceptsPerIdentity()),
-		within(t.work.intercepts.by(interceptsByWorkload, part(spec.GetNamespace())), l.GetInterceptsPerNamespace(),
+		within(withoutChildren(t.work.intercepts.by(interceptsByWorkload, part(spec.GetNamespace()))), l.GetInterceptsPerNamespace(),
 			ReasonLimitNamespaceIntercepts, "interceptsPerNamespace",
 			"namespace %q has %d intercepts, which is all it may", spec.GetNamespace(), l.GetInterceptsPerNamespace()),
 	)
@@ -217,18 +229,26 @@ func (t *tx) displace(
 			return "", c.result()
 		}
 	}
-	for i, c := range all {
-		row := edit(c.With)
-		row.Disposition = manager.InterceptDispositionType_AGENT_ERROR
-		row.Message = fmt.Sprintf("Displaced by intercept %q of client %q while its owner was away",
-			id, spec.GetClient())
-		clearAgent(row)
-		t.touch(row)
-		if i > 0 {
-			told += "; "
+	for _, c := range all {
+		for _, row := range t.familyOf(c.With) {
+			if !claims(row.GetDisposition()) {
+				continue // it is not in the way, or was displaced with another of its family
+			}
+			row = edit(row)
+			row.Disposition = manager.InterceptDispositionType_AGENT_ERROR
+			row.Message = fmt.Sprintf("Displaced by intercept %q of client %q while its owner was away",
+				id, spec.GetClient())
+			clearAgent(row)
+			t.touch(row)
+			if row.GetParent() != "" {
+				continue
+			}
+			if told != "" {
+				told += "; "
+			}
+			told += fmt.Sprintf("displaced intercept %q of client %q, who is away",
+				row.GetId(), row.GetSpec().GetClient())
 		}
-		told += fmt.Sprintf("displaced intercept %q of client %q, who is away",
-			row.GetId(), row.GetSpec().GetClient())
 	}
 	return told, nil
 }
@@ -248,7 +268,8 @@ func (t *tx) removeIntercept(op *commandv1.RemoveIntercept) *commandv1.Result {
 		return notYours(session.GetId())
 	}
 	row, ok := t.work.intercepts.get(interceptID(session.GetId(), op.GetName()))
-	if !ok {
+	if !ok || row.GetParent() != "" {
+		// To its owner a further port is no intercept.
 		return done()
 	}
 	t.deleteIntercept(row)
@@ -292,7 +313,7 @@ func (t *tx) setIntercept(op *commandv1.SetIntercept) *commandv1.Result {
 		row.Disposition, row.Message = op.GetDisposition(), op.GetMessage()
 	}
 	if claims(row.GetDisposition()) && !claims(old.GetDisposition()) {
-		if c := t.work.conflictOf(row.GetSpec(), row.GetId()); c != nil {
+		if c := t.work.conflictOf(row); c != nil {
 			return c.result()
 		}
 	}

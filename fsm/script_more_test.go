@@ -76,3 +76,28 @@ func (in *interpreter) audit(a arguments) string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+func containers(text string) []*commandv1.Container {
+	var out []*commandv1.Container
+	for part := range strings.SplitSeq(text, "+") {
+		name, ports, _ := strings.Cut(part, ":")
+		c := &commandv1.Container{Name: name}
+		for p := range strings.SplitSeq(ports, ",") {
+			p, protocol, _ := strings.Cut(p, "/")
+			words := strings.Split(p, ":")
+			port := &commandv1.ContainerPort{Protocol: protocol, Port: integer(words[len(words)-1])}
+			if len(words) > 1 {
+				port.Name = words[0]
+			}
+			c.Ports = append(c.Ports, port)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func (in *interpreter) ensureAgent(a arguments) *commandv1.Command {
+	return &commandv1.Command{Op: &commandv1.Command_EnsureAgent{EnsureAgent: &commandv1.EnsureAgent{
+		SessionId: a.pos(0), Namespace: a.pos(1), Name: a.pos(2),
+	}}}
+}

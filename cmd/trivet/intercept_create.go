@@ -24,18 +24,20 @@ const (
 
 // createOptions are the flags of intercept create.
 type createOptions struct {
-	workload, port, attach string
-	lease                  time.Duration
-	force, detach          bool
+	workload, attach string
+	ports            []string
+	lease            time.Duration
+	force, detach    bool
 }
 
 func newInterceptCreateCmd(a *App) *cobra.Command {
 	var o createOptions
 	cmd := &cobra.Command{
-		Use:   "create NAME --workload W --port LOCAL[:REMOTE] [-- CMD…]",
+		Use:   "create NAME --workload W --port LOCAL[:REMOTE]… [-- CMD…]",
 		Short: "Intercept a workload and serve its traffic from here",
 		Long: `Intercept a workload: new connections to its port REMOTE (a name or a number; not
-needed if it has only one) go to 127.0.0.1:LOCAL on this machine.
+needed if it has only one) go to 127.0.0.1:LOCAL on this machine. Each further
+--port LOCAL:REMOTE adds a port of the same pods.
 
 The command stays in the foreground, says what happens, reconnects by itself
 when servers come and go, and removes the intercept on Ctrl-C. With -- CMD it
@@ -46,7 +48,8 @@ With -o jsonl it prints one event per line, for programs: created, connected,
 reconnecting, renewed, waiting, active, no-agent, connection, closed, refused,
 warning, failed, removed, started, exited.`,
 		Example: `  trivet intercept create api --workload api --port 8080
-  trivet intercept create api --workload api -n shop --port 8080:http --for 2h -- go run .`,
+  trivet intercept create api --workload api -n shop --port 8080:http --for 2h -- go run .
+  trivet intercept create api --workload api --port 8080:http --port 9001:admin`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if n := cmd.ArgsLenAtDash(); n >= 0 {
 				args = args[:n]
@@ -71,7 +74,7 @@ warning, failed, removed, started, exited.`,
 	f := cmd.Flags()
 	f.StringVarP(&o.workload, "workload", "w", "", "`name` of the workload to intercept")
 	completeFlag(cmd, "workload", a.workloadNames())
-	f.StringVarP(&o.port, "port", "p", "", "local `port`, and after a colon the workload's, by name or number")
+	f.StringArrayVarP(&o.ports, "port", "p", nil, "local `port`, and after a colon the workload's, by name or number (repeatable)")
 	f.DurationVar(&o.lease, "for", 0, "end the intercept after this `time`")
 	f.BoolVar(&o.force, "force", false, "displace an intercept whose owner is away")
 	f.BoolVar(&o.detach, "detach", false, "go on in the background once the intercept is active")
@@ -86,20 +89,28 @@ func (o createOptions) spec(name string, command bool) (client.InterceptSpec, er
 	if o.workload == "" {
 		return spec, usage("--workload is not set").WithHint("trivet workload list shows what there is")
 	}
-	if o.port == "" {
+	if len(o.ports) == 0 {
 		return spec, usage("--port is not set").
 			WithHint("give the port that your process listens on, for example --port 8080")
 	}
-	local, remote, _ := strings.Cut(o.port, ":")
-	port, err := strconv.Atoi(local)
-	if err != nil || port < 1 || port > 65535 {
-		return spec, usage("--port %s: %q is not a port", o.port, local).
-			WithHint("it is LOCAL or LOCAL:REMOTE; LOCAL is a number from 1 to 65535")
+	for n, text := range o.ports {
+		local, remote, _ := strings.Cut(text, ":")
+		port, err := strconv.Atoi(local)
+		switch {
+		case err != nil || port < 1 || port > 65535:
+			return spec, usage("--port %s: %q is not a port", text, local).
+				WithHint("it is LOCAL or LOCAL:REMOTE; LOCAL is a number from 1 to 65535")
+		case n == 0:
+			spec.LocalPort, spec.Port = port, remote
+		case remote == "":
+			return spec, usage("--port %s: a further port needs the workload's", text).WithHint("for example --port %d:admin", port)
+		default:
+			spec.Further = append(spec.Further, client.FurtherPort{Local: port, Remote: remote})
+		}
 	}
 	if o.lease < 0 {
 		return spec, usage("--for must not be negative")
 	}
-	spec.LocalPort, spec.Port = port, remote
 	if command {
 		if o.detach {
 			return spec, usage("--detach and a command exclude each other").

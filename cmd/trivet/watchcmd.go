@@ -196,7 +196,7 @@ func newSessionWatchCmd(a *App) *cobra.Command {
 func newInterceptWatchCmd(a *App) *cobra.Command {
 	return newWatchCmd(a, "intercepts", "intercepts", func(c *operatorv1.Change) (any, string, bool) {
 		v := viewIntercept(c.GetIntercept())
-		return v, facts(v.ID, v.Workload+"."+v.Namespace, v.Client, v.Disposition, v.OwnerState, v.Message), a.inNamespace(v.Namespace)
+		return v, facts(v.ID, v.Workload+"."+v.Namespace, v.Client, v.Disposition, v.OwnerState, v.Message), c.GetIntercept().GetParent() == "" && a.inNamespace(v.Namespace)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"trivet/cluster/engine"
 	"trivet/fsm"
 	"trivet/internal/errs"
+	"trivet/internal/pki"
 	"trivet/proto/telepresence/manager"
 	commandv1 "trivet/proto/trivet/command/v1"
 )
@@ -44,15 +45,11 @@ func (s *Service) PrepareIntercept(ctx context.Context, req *manager.CreateInter
 	if !ok {
 		return refuse("workload %q not found in namespace %q; `trivet workload list` shows what is there", spec.GetAgent(), ns)
 	}
-	container, port, err := fsm.ResolvePort(workload, spec.GetPortIdentifier())
+	resolved, err := fsm.ResolveSpec(workload, spec)
 	if err != nil {
 		return refuse("%w", err)
 	}
-	resolved := &manager.InterceptSpec{
-		Name: spec.GetName(), Agent: spec.GetAgent(), Namespace: ns, Mechanism: spec.GetMechanism(),
-		ContainerName: container, ContainerPort: port.GetPort(), Protocol: port.GetProtocol(), PortIdentifier: spec.GetPortIdentifier(),
-		HeaderFilters: spec.GetHeaderFilters(), PathFilters: spec.GetPathFilters(), Wiretap: spec.GetWiretap(), Replace: spec.GetReplace(),
-	}
+	resolved.Namespace = ns
 	if _, res := root.CheckPolicy(sess.GetIdentity(), resolved); res != nil {
 		return refuse("%s; %s", res.GetMessage(), res.GetHint())
 	}
@@ -61,8 +58,9 @@ func (s *Service) PrepareIntercept(ctx context.Context, req *manager.CreateInter
 	}
 	return &manager.PreparedIntercept{
 		Namespace: ns, WorkloadKind: workload.GetKind(),
-		ServiceName: workload.GetName(), ServicePortName: port.GetName(), ServicePort: port.GetPort(),
-		Protocol: port.GetProtocol(), ContainerName: container, ContainerPort: port.GetPort(),
+		ServiceName: workload.GetName(), ServicePortName: resolved.GetServicePortName(), ServicePort: resolved.GetContainerPort(),
+		Protocol: resolved.GetProtocol(), ContainerName: resolved.GetContainerName(), ContainerPort: resolved.GetContainerPort(),
+		PodPorts: resolved.GetPodPorts(),
 	}, nil
 }
 
@@ -229,7 +227,7 @@ func (s *Service) GetIntercept(ctx context.Context, req *manager.GetInterceptReq
 		return nil, err
 	}
 	row, ok := root.Intercept(id)
-	if !ok {
+	if !ok || row.GetParent() != "" && authz.Caller(ctx).Role == pki.RoleClient {
 		return nil, errs.New(codes.NotFound, "INTERCEPT_NOT_FOUND", "Intercept named %q not found", req.GetName()).
 			WithHint("`trivet intercept list` shows what is there")
 	}

@@ -140,9 +140,12 @@ func (v interceptView) visible(row *commandv1.InterceptRow) bool {
 		_, visible := fsm.AgentView(row)
 		return visible
 	case fsm.AudienceOwner:
-		return row.GetDisposition() != manager.InterceptDispositionType_REMOVED
+		if row.GetDisposition() == manager.InterceptDispositionType_REMOVED {
+			return false
+		}
 	}
-	return true
+	// Only agents know an intercept's further ports as intercepts.
+	return row.GetParent() == ""
 }
 
 // WatchAgents follows the agents of the session's namespace, or all when it is

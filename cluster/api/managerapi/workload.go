@@ -111,7 +111,7 @@ func workloadInfo(root *fsm.Root, row *commandv1.WorkloadRow) *manager.WorkloadI
 		w.State = manager.WorkloadInfo_PROGRESSING
 	}
 	for i := range root.InterceptsFor(row.GetNamespace(), row.GetName()) {
-		if i.GetDisposition() == manager.InterceptDispositionType_ACTIVE {
+		if i.GetDisposition() == manager.InterceptDispositionType_ACTIVE && i.GetParent() == "" {
 			w.InterceptClients = append(w.InterceptClients, &manager.WorkloadInfo_Intercept{Client: i.GetSpec().GetClient()})
 		}
 	}

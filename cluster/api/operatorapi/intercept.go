@@ -26,7 +26,7 @@ func (s *Service) ListIntercepts(ctx context.Context, req *operatorv1.ListInterc
 		func(row *commandv1.InterceptRow) (*operatorv1.Intercept, bool) {
 			own := row.GetIdentity() == me.String()
 			ns := req.GetNamespace()
-			if (req.GetOwn() || !all(me)) && !own || ns != "" && row.GetSpec().GetNamespace() != ns {
+			if row.GetParent() != "" || (req.GetOwn() || !all(me)) && !own || ns != "" && row.GetSpec().GetNamespace() != ns {
 				return nil, false
 			}
 			return intercept(row), true
@@ -47,7 +47,7 @@ func (s *Service) GetIntercept(ctx context.Context, req *operatorv1.GetIntercept
 	me := authz.Caller(ctx)
 	var found []*commandv1.InterceptRow
 	for row := range root.Intercepts {
-		if !all(me) && row.GetIdentity() != me.String() {
+		if !all(me) && row.GetIdentity() != me.String() || row.GetParent() != "" {
 			continue
 		}
 		if row.GetId() == req.GetName() {
@@ -103,6 +103,6 @@ func intercept(row *commandv1.InterceptRow) *operatorv1.Intercept {
 		PodName: row.GetPodName(), PodIp: row.GetPodIp(), ContainerPort: spec.GetContainerPort(),
 		TargetHost: spec.GetTargetHost(), TargetPort: spec.GetTargetPort(), ServicePortName: spec.GetServicePortName(),
 		CreatedAt: stamp(row.GetCreatedAt()), ModifiedAt: stamp(row.GetModifiedAt()), LeaseUntil: stamp(row.GetLeaseUntil()),
-		ModifyRevision: row.GetModifyRevision(),
+		ModifyRevision: row.GetModifyRevision(), Parent: row.GetParent(),
 	}
 }

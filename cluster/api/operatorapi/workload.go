@@ -78,7 +78,7 @@ func workload(root *fsm.Root, w *commandv1.WorkloadRow) *operatorv1.Workload {
 		}
 	}
 	for row := range root.InterceptsFor(w.GetNamespace(), w.GetName()) {
-		if row.GetDisposition() == manager.InterceptDispositionType_ACTIVE && !slices.Contains(x.InterceptedBy, row.GetSpec().GetClient()) {
+		if row.GetDisposition() == manager.InterceptDispositionType_ACTIVE && row.GetParent() == "" && !slices.Contains(x.InterceptedBy, row.GetSpec().GetClient()) {
 			x.InterceptedBy = append(x.InterceptedBy, row.GetSpec().GetClient())
 		}
 	}

@@ -468,7 +468,10 @@ type InterceptRow struct {
 	// knows no sealing it is the other way round.
 	SealedEnvironment []byte `protobuf:"bytes,26,opt,name=sealed_environment,json=sealedEnvironment,proto3" json:"sealed_environment,omitempty"`
 	// Name of the policy that allowed it; empty: none applied.
-	Policy        string `protobuf:"bytes,27,opt,name=policy,proto3" json:"policy,omitempty"`
+	Policy string `protobuf:"bytes,27,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Id of the intercept that this one is a further port of. It lives as long as
+	// that one; only agents and operators see it.
+	Parent        string `protobuf:"bytes,28,opt,name=parent,proto3" json:"parent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -688,6 +691,13 @@ func (x *InterceptRow) GetSealedEnvironment() []byte {
 func (x *InterceptRow) GetPolicy() string {
 	if x != nil {
 		return x.Policy
+	}
+	return ""
+}
+
+func (x *InterceptRow) GetParent() string {
+	if x != nil {
+		return x.Parent
 	}
 	return ""
 }
@@ -2709,8 +2719,7 @@ const file_trivet_command_v1_rows_proto_rawDesc = "" +
 	"\x0fcreate_revision\x18\t \x01(\x04R\x0ecreateRevision\x12'\n" +
 	"\x0fmodify_revision\x18\n" +
 	" \x01(\x04R\x0emodifyRevision\x12/\n" +
-	"\x13sealed_environments\x18\v \x01(\fR\x12sealedEnvironments\"\xf0\n" +
-	"\n" +
+	"\x13sealed_environments\x18\v \x01(\fR\x12sealedEnvironments\"\x88\v\n" +
 	"\fInterceptRow\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -2745,7 +2754,8 @@ const file_trivet_command_v1_rows_proto_rawDesc = "" +
 	"\x0fmodify_revision\x18\x18 \x01(\x04R\x0emodifyRevision\x12\x1a\n" +
 	"\bidentity\x18\x19 \x01(\tR\bidentity\x12-\n" +
 	"\x12sealed_environment\x18\x1a \x01(\fR\x11sealedEnvironment\x12\x16\n" +
-	"\x06policy\x18\x1b \x01(\tR\x06policy\x1a>\n" +
+	"\x06policy\x18\x1b \x01(\tR\x06policy\x12\x16\n" +
+	"\x06parent\x18\x1c \x01(\tR\x06parent\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +

@@ -771,8 +771,10 @@ type Intercept struct {
 	ModifiedAt      *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=modified_at,json=modifiedAt,proto3" json:"modified_at,omitempty"`
 	LeaseUntil      *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
 	ModifyRevision  uint64                 `protobuf:"varint,20,opt,name=modify_revision,json=modifyRevision,proto3" json:"modify_revision,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Id of the intercept that this one is a further port of.
+	Parent        string `protobuf:"bytes,21,opt,name=parent,proto3" json:"parent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Intercept) Reset() {
@@ -943,6 +945,13 @@ func (x *Intercept) GetModifyRevision() uint64 {
 		return x.ModifyRevision
 	}
 	return 0
+}
+
+func (x *Intercept) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
 }
 
 type DeleteInterceptRequest struct {
@@ -5639,7 +5648,7 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12&\n" +
 	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\")\n" +
 	"\x13GetInterceptRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xcb\x05\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xe3\x05\n" +
 	"\tIntercept\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -5667,7 +5676,8 @@ const file_trivet_operator_v1_operator_proto_rawDesc = "" +
 	"modifiedAt\x12;\n" +
 	"\vlease_until\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"leaseUntil\x12'\n" +
-	"\x0fmodify_revision\x18\x14 \x01(\x04R\x0emodifyRevision\"(\n" +
+	"\x0fmodify_revision\x18\x14 \x01(\x04R\x0emodifyRevision\x12\x16\n" +
+	"\x06parent\x18\x15 \x01(\tR\x06parent\"(\n" +
 	"\x16DeleteInterceptRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"5\n" +
 	"\x17DeleteInterceptResponse\x12\x1a\n" +
