@@ -82,7 +82,7 @@ type Server struct {
 	limiter   *limits.Limiter
 	rpcs      *rpcMetrics
 	mux       *portmux.Mux
-	grpc      *grpc.Server
+	front     *front
 	enrol     *grpc.Server
 	manager   *managerapi.Service
 	admin     *admin
@@ -236,7 +236,37 @@ func (s *Server) services() {
 	s.guard = &authz.Guard{Denied: s.deniedIdentity, Logger: s.log}
 	s.limiter = limits.New(s.cfg.Quotas)
 	s.rpcs = newRPCMetrics()
-	s.grpc = grpc.NewServer(
+	s.manager = managerapi.New(managerapi.Config{
+		Core: s.engine, Registry: s.registry, Exchange: s.exchange, Stopping: s.stopping, Logger: s.log,
+		Environment: s.sealer.InterceptEnvironment, Address: s.cfg.Advertise,
+		SendingAway: func() bool { return s.front.isSendingAway() },
+	})
+	operators := operatorapi.New(operatorapi.Config{
+		Core: s.engine, Cluster: (*clusterView)(s), Creator: s.manager, View: s.view, Stopping: s.stopping, Authority: s.authority,
+	})
+	nodes := nodeapi.New(nodeapi.Config{Core: s.engine, Registry: s.registry, Stopping: s.stopping, Logger: s.log})
+	others := peerapi.New(peerapi.Config{
+		Engine: s.engine, Registry: s.registry, Exchange: s.exchange, Info: s.info, Hello: s.helloFrom,
+		Voting: voting{s}, Members: members{s}, States: states{s},
+		Transfer: s.transferHere, Stopping: s.stopping,
+	})
+	enrolment := enrollapi.New(s.authority)
+	s.front = newFront(func() *grpc.Server {
+		g := s.newGRPC()
+		managersvc.RegisterManagerServer(g, s.manager)
+		operatorsvc.RegisterOperatorServer(g, operators)
+		nodesvc.RegisterNodeControlServer(g, nodes)
+		peersvc.RegisterPeerServer(g, others)
+		operatorsvc.RegisterEnrollmentServer(g, enrolment)
+		healthpb.RegisterHealthServer(g, health.NewServer())
+		return g
+	})
+	s.enrol = s.enrolServer()
+}
+
+// newGRPC makes a gRPC server of the main port, without services.
+func (s *Server) newGRPC() *grpc.Server {
+	return grpc.NewServer(
 		grpc.Creds(portmux.Credentials()),
 		grpc.ChainUnaryInterceptor(s.rpcs.unary, s.showRevision, s.guard.Unary, s.divergedUnary, s.limiter.Unary),
 		grpc.ChainStreamInterceptor(s.rpcs.stream, s.guard.Stream, s.divergedStream, s.limiter.Stream),
@@ -246,30 +276,13 @@ func (s *Server) services() {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingIdle, Timeout: pingTimeout}),
+		// Nobody is answered by handlers that go on after the server has ended.
+		grpc.WaitForHandlers(true),
 	)
-	s.manager = managerapi.New(managerapi.Config{
-		Core: s.engine, Registry: s.registry, Exchange: s.exchange, Stopping: s.stopping, Logger: s.log,
-		Environment: s.sealer.InterceptEnvironment, Address: s.cfg.Advertise,
-	})
-	managersvc.RegisterManagerServer(s.grpc, s.manager)
-	operatorsvc.RegisterOperatorServer(s.grpc, operatorapi.New(operatorapi.Config{
-		Core: s.engine, Cluster: (*clusterView)(s), Creator: s.manager, View: s.view, Stopping: s.stopping, Authority: s.authority,
-	}))
-	nodesvc.RegisterNodeControlServer(s.grpc, nodeapi.New(nodeapi.Config{
-		Core: s.engine, Registry: s.registry, Stopping: s.stopping, Logger: s.log,
-	}))
-	peersvc.RegisterPeerServer(s.grpc, peerapi.New(peerapi.Config{
-		Engine: s.engine, Registry: s.registry, Exchange: s.exchange, Info: s.info, Hello: s.helloFrom,
-		Voting: voting{s}, Members: members{s}, States: states{s},
-		Transfer: s.transferHere, Stopping: s.stopping,
-	}))
-	operatorsvc.RegisterEnrollmentServer(s.grpc, enrollapi.New(s.authority))
-	s.enrol = s.enrolServer()
-	healthpb.RegisterHealthServer(s.grpc, health.NewServer())
 }
 
 // GRPC is the gRPC server, for tests that walk its services.
-func (s *Server) GRPC() *grpc.Server { return s.grpc }
+func (s *Server) GRPC() *grpc.Server { return s.front.current() }
 
 // showRevision tells the caller which state the answer shows, so that its next
 // read elsewhere is not older.
@@ -286,7 +299,7 @@ func (s *Server) run(h2 net.Listener) {
 	s.unwatch = s.replica.WatchLeader(s.engine.LeaderChanged)
 	s.wg.Go(func() { s.muxErr <- s.mux.Serve(ctx) })
 	s.wg.Go(func() {
-		if err := s.grpc.Serve(h2); err != nil && ctx.Err() == nil {
+		if err := s.front.serve(h2); err != nil && ctx.Err() == nil {
 			s.log.Error("gRPC ended", "err", err)
 		}
 	})
@@ -296,6 +309,7 @@ func (s *Server) run(h2 net.Listener) {
 	s.wg.Go(func() { s.monitor.Run(ctx) })
 	s.wg.Go(func() { s.membership.Run(ctx) })
 	s.wg.Go(func() { s.followLogLevel(ctx) })
+	s.wg.Go(func() { s.leaveIsolated(ctx) })
 	s.wg.Add(5)
 	go s.steer(ctx)
 	go s.introduce(ctx)
@@ -370,7 +384,7 @@ func (s *Server) abort() error {
 	done := make(chan error, 1)
 	go func() {
 		err := s.mux.Close()
-		s.grpc.Stop()
+		s.front.stop(0)
 		done <- errors.Join(err, s.Close())
 	}()
 	select {
@@ -398,14 +412,7 @@ func (s *Server) close() error {
 		}
 	}
 	close(s.stopping)
-	drained := make(chan struct{})
-	go func() { s.grpc.GracefulStop(); close(drained) }()
-	select {
-	case <-drained:
-	case <-time.After(s.cfg.DrainTimeout):
-		s.grpc.Stop()
-		<-drained
-	}
+	s.front.stop(s.cfg.DrainTimeout)
 	s.enrol.Stop()
 	s.cancel()
 	s.unwatch()

@@ -45,6 +45,8 @@ type peer struct {
 	propose func(ctx context.Context, cmds []*commandv1.Command) ([]*commandv1.Result, error)
 	read    func(ctx context.Context) (uint64, error)
 	touch   func(ctx context.Context, touches []*peerv1.Touch) error
+	// unknown are the sessions that touch does not have.
+	unknown []string
 }
 
 const bootID = "boot"
@@ -196,7 +198,7 @@ func (p *peer) Touch(ctx context.Context, req *peerv1.TouchRequest, _ ...grpc.Ca
 	if p.touch == nil {
 		return nil, onWire(replica.ErrNotLeader)
 	}
-	return new(peerv1.TouchResponse), onWire(p.touch(ctx, req.GetTouches()))
+	return &peerv1.TouchResponse{Unknown: p.unknown}, onWire(p.touch(ctx, req.GetTouches()))
 }
 
 // hangs answers nothing until its caller gives up.

@@ -61,8 +61,13 @@ func (b *touchBatcher) close() {
 	}
 }
 
+// ErrUnknownSession is the answer to a keepalive of a session that the leader
+// does not have: it has departed or expired, or the leader does not show it yet.
+var ErrUnknownSession = errors.New("the leader does not know the session")
+
 // Touch passes a session's keepalive to the leader and returns when it has it.
-// lastActivity is zero for now.
+// lastActivity is zero for now. An error is ErrUnknownSession, or says why no
+// leader has it.
 func (e *Engine) Touch(ctx context.Context, session string, lastActivity time.Time) error {
 	var at int64
 	if !lastActivity.IsZero() {
@@ -128,9 +133,10 @@ func (b *touchBatcher) flush(ctx context.Context) {
 	if len(taken) == 0 {
 		return
 	}
+	var unknown []string
 	var err error
 	for {
-		if err = b.send(ctx, taken); err == nil {
+		if unknown, err = b.send(ctx, taken); err == nil {
 			break
 		}
 		if ctx.Err() != nil {
@@ -138,8 +144,15 @@ func (b *touchBatcher) flush(ctx context.Context) {
 			break
 		}
 	}
+	for _, id := range unknown {
+		if w := taken[id]; w != nil {
+			w.err = ErrUnknownSession
+		}
+	}
 	for _, w := range taken {
-		w.err = err
+		if err != nil {
+			w.err = err
+		}
 		close(w.done)
 	}
 	if more {
@@ -152,30 +165,33 @@ func (b *touchBatcher) flush(ctx context.Context) {
 
 var errNoToucher = errors.New("the leader is not ready for keepalives")
 
-func (b *touchBatcher) send(ctx context.Context, batch map[string]*touchWait) error {
+// send passes a batch to the leader; unknown are the sessions that it does not
+// have.
+func (b *touchBatcher) send(ctx context.Context, batch map[string]*touchWait) (unknown []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, touchAttempt)
 	defer cancel()
-	_, err := atLeader(ctx, b.e,
-		func(ctx context.Context) (struct{}, error) {
+	return atLeader(ctx, b.e,
+		func(ctx context.Context) (unknown []string, err error) {
 			t := b.e.currentToucher()
 			if t == nil {
-				return struct{}{}, errNoToucher
+				return nil, errNoToucher
 			}
 			for id, w := range batch {
-				t.Touch(id, activityTime(w.activity))
+				if !t.Touch(id, activityTime(w.activity)) {
+					unknown = append(unknown, id)
+				}
 			}
-			return struct{}{}, b.e.stillLeads(ctx)
+			return unknown, b.e.stillLeads(ctx)
 		},
-		func(ctx context.Context, c peersvc.PeerClient) (struct{}, error) {
+		func(ctx context.Context, c peersvc.PeerClient) ([]string, error) {
 			req := &peerv1.TouchRequest{Touches: make([]*peerv1.Touch, 0, len(batch))}
 			for id, w := range batch {
 				req.Touches = append(req.Touches, &peerv1.Touch{SessionId: id, LastActivity: w.activity})
 			}
-			_, err := c.Touch(ctx, req)
-			return struct{}{}, err
+			resp, err := c.Touch(ctx, req)
+			return resp.GetUnknown(), err
 		},
 		func(error) bool { return true })
-	return err
 }
 
 func activityTime(unixNano int64) time.Time {
@@ -194,14 +210,17 @@ func (e *Engine) stillLeads(ctx context.Context) error {
 	return err
 }
 
-// TouchHere takes other servers' keepalives if this one leads.
-func (e *Engine) TouchHere(ctx context.Context, touches []*peerv1.Touch) error {
+// TouchHere takes other servers' keepalives if this one leads, and returns the
+// sessions that it does not have.
+func (e *Engine) TouchHere(ctx context.Context, touches []*peerv1.Touch) (unknown []string, err error) {
 	t := e.currentToucher()
 	if t == nil {
-		return transportError(replica.ErrNotLeader)
+		return nil, transportError(replica.ErrNotLeader)
 	}
 	for _, x := range touches {
-		t.Touch(x.GetSessionId(), activityTime(x.GetLastActivity()))
+		if !t.Touch(x.GetSessionId(), activityTime(x.GetLastActivity())) {
+			unknown = append(unknown, x.GetSessionId())
+		}
 	}
-	return transportError(e.stillLeads(ctx))
+	return unknown, transportError(e.stillLeads(ctx))
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -39,13 +40,15 @@ func (c *touches) take(_ context.Context, ts []*peerv1.Touch) error {
 type toucher struct {
 	mu   sync.Mutex
 	seen map[string]time.Time
+	// gone is a session that it does not have.
+	gone string
 }
 
 func (c *toucher) Touch(id string, at time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.seen[id] = at
-	return true
+	return id != c.gone
 }
 
 func TestTouchesTravelTogether(t *testing.T) {
@@ -175,7 +178,7 @@ func TestTouchOnTheLeaderWaitsForItsActors(t *testing.T) {
 		out := make(chan error, 1)
 		go func() { out <- r.Touch(t.Context(), "a", time.Unix(0, 42)) }()
 		time.Sleep(3 * time.Second)
-		if err := r.TouchHere(t.Context(), nil); errs.Reason(err) != "NOT_LEADER" {
+		if _, err := r.TouchHere(t.Context(), nil); errs.Reason(err) != "NOT_LEADER" {
 			t.Errorf("another server's touches: %v, want NOT_LEADER", err)
 		}
 		c := &toucher{seen: make(map[string]time.Time)}
@@ -183,7 +186,7 @@ func TestTouchOnTheLeaderWaitsForItsActors(t *testing.T) {
 		if err := <-out; err != nil {
 			t.Error(err)
 		}
-		if err := r.TouchHere(t.Context(), []*peerv1.Touch{{SessionId: "x", LastActivity: 7}, {SessionId: "y"}}); err != nil {
+		if _, err := r.TouchHere(t.Context(), []*peerv1.Touch{{SessionId: "x", LastActivity: 7}, {SessionId: "y"}}); err != nil {
 			t.Error(err)
 		}
 		want := map[string]time.Time{"a": time.Unix(0, 42), "x": time.Unix(0, 7), "y": {}}
@@ -191,7 +194,7 @@ func TestTouchOnTheLeaderWaitsForItsActors(t *testing.T) {
 			t.Errorf("the actors got (-want +got):\n%s", d)
 		}
 		r.SetToucher(nil)
-		if err := r.TouchHere(t.Context(), nil); errs.Reason(err) != "NOT_LEADER" {
+		if _, err := r.TouchHere(t.Context(), nil); errs.Reason(err) != "NOT_LEADER" {
 			t.Errorf("after it stopped leading: %v", err)
 		}
 	})
@@ -205,7 +208,7 @@ func TestTouchIsNotAnsweredByALeaderThatWasDeposed(t *testing.T) {
 		r.read = func(context.Context) (uint64, error) { return 0, replica.ErrNotLeader }
 		c := &toucher{seen: make(map[string]time.Time)}
 		r.SetToucher(c)
-		if err := r.TouchHere(t.Context(), []*peerv1.Touch{{SessionId: "x"}}); errs.Reason(err) != "NOT_LEADER" {
+		if _, err := r.TouchHere(t.Context(), []*peerv1.Touch{{SessionId: "x"}}); errs.Reason(err) != "NOT_LEADER" {
 			t.Errorf("another server's touch: %v, want NOT_LEADER", err)
 		}
 		var got touches
@@ -227,6 +230,40 @@ func TestTouchIsNotAnsweredByALeaderThatWasDeposed(t *testing.T) {
 		if len(got.messages) != 1 {
 			t.Errorf("the new leader got %v", got.messages)
 		}
+	})
+}
+
+// TestTouchNamesWhatTheLeaderDoesNotHave: the keepalive of a session that has
+// departed is not acknowledged, and those that travel with it are.
+func TestTouchNamesWhatTheLeaderDoesNotHave(t *testing.T) {
+	both := func(t *testing.T, r *rig) {
+		t.Helper()
+		gone, there := make(chan error, 1), make(chan error, 1)
+		go func() { gone <- r.Touch(t.Context(), "gone", time.Time{}) }()
+		go func() { there <- r.Touch(t.Context(), "there", time.Time{}) }()
+		if err := <-gone; !errors.Is(err, ErrUnknownSession) {
+			t.Errorf("the session that has departed: %v", err)
+		}
+		if err := <-there; err != nil {
+			t.Errorf("the other one: %v", err)
+		}
+	}
+	t.Run("on the leader", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, r *rig) {
+			r.lead("self")
+			r.read = func(context.Context) (uint64, error) { return 1, nil }
+			r.SetToucher(&toucher{seen: make(map[string]time.Time), gone: "gone"})
+			both(t, r)
+		})
+	})
+	t.Run("on another server", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, r *rig) {
+			p := r.addPeer("b")
+			p.touch = func(context.Context, []*peerv1.Touch) error { return nil }
+			p.unknown = []string{"gone", "never asked about"}
+			r.lead("b")
+			both(t, r)
+		})
 	})
 }
 

@@ -46,7 +46,10 @@ type Config struct {
 	// Stopping is closed when the server begins to shut down: streams that end
 	// after that were not ended by their peers.
 	Stopping <-chan struct{}
-	Logger   *slog.Logger
+	// SendingAway says whether this server is ending streams although it goes on
+	// itself; nil: never.
+	SendingAway func() bool
+	Logger      *slog.Logger
 }
 
 // Service is the manager's gRPC service.
@@ -128,6 +131,6 @@ func (s *Service) endedByPeer() bool {
 	case <-s.cfg.Stopping:
 		return false
 	default:
-		return true
+		return s.cfg.SendingAway == nil || !s.cfg.SendingAway()
 	}
 }

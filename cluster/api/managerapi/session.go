@@ -2,6 +2,7 @@ package managerapi
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -133,6 +134,9 @@ func (s *Service) ReconnectClient(ctx context.Context, req *manager.ReconnectCli
 // would make older peers tear themselves down.
 func (s *Service) Remain(ctx context.Context, req *manager.RemainRequest) (*emptypb.Empty, error) {
 	row, err := s.session(ctx, req.GetSession(), 0)
+	if id := req.GetSession().GetSessionId(); errs.Code(err) == codes.NotFound || id == "" {
+		return nil, unknownKeepalive(id)
+	}
 	if errs.Code(err) == codes.Unavailable {
 		// Only a leader can tell an unknown session from a new one.
 		return nil, held(req.GetSession().GetSessionId(), err)
@@ -140,18 +144,47 @@ func (s *Service) Remain(ctx context.Context, req *manager.RemainRequest) (*empt
 	if err != nil {
 		return nil, err
 	}
+	if row.GetKind() != commandv1.SessionKind_SESSION_KIND_CLIENT {
+		return s.touch(ctx, row.GetId(), zeroTime)
+	}
 	at := zeroTime
-	if row.GetKind() == commandv1.SessionKind_SESSION_KIND_CLIENT && req.GetLastActivity().IsValid() {
+	if req.GetLastActivity().IsValid() {
 		at = req.GetLastActivity().AsTime()
 	}
+	ctx, cancel := context.WithTimeout(ctx, clientHold)
+	defer cancel()
 	return s.touch(ctx, row.GetId(), at)
 }
 
+// clientHold is how long a client's keepalive is held. Published clients wait 15 s
+// for an answer and end their session when there is none; agents wait for as
+// long as it takes, and end theirs on any error.
+const clientHold = 8 * time.Second
+
 func (s *Service) touch(ctx context.Context, id string, lastActivity time.Time) (*emptypb.Empty, error) {
-	if err := s.cfg.Core.Touch(ctx, id, lastActivity); err != nil {
+	err := s.cfg.Core.Touch(ctx, id, lastActivity)
+	if errors.Is(err, engine.ErrUnknownSession) {
+		// This server shows a state from before the session's end, or the leader's
+		// table does not have it yet: a look that the leader confirms decides.
+		root, readErr := s.cfg.Core.Read(ctx, engine.Linearizable, 0)
+		if readErr != nil {
+			return nil, held(id, readErr)
+		}
+		if _, ok := root.Session(id); !ok {
+			return nil, unknownKeepalive(id)
+		}
+		err = s.cfg.Core.Touch(ctx, id, lastActivity)
+	}
+	if err != nil {
 		return nil, held(id, err)
 	}
 	return new(emptypb.Empty), nil
+}
+
+// unknownKeepalive has the text of the published manager.
+func unknownKeepalive(id string) error {
+	return errs.New(codes.NotFound, "SESSION_NOT_FOUND", "Session %q not found", id).
+		WithHint("the session has expired or departed; arrive again")
 }
 
 // held is the answer to a keepalive that had to be given up: of all codes,
@@ -164,7 +197,7 @@ func held(id string, err error) error {
 // Depart ends a session; an unknown one has ended already.
 func (s *Service) Depart(ctx context.Context, info *manager.SessionInfo) (*emptypb.Empty, error) {
 	if info.GetSessionId() == "" {
-		return nil, errs.New(codes.InvalidArgument, "MISSING_FIELD", "session id must not be empty")
+		return new(emptypb.Empty), nil
 	}
 	_, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_Depart{
 		Depart: &commandv1.Depart{SessionId: info.GetSessionId()},

@@ -91,10 +91,11 @@ func (s *Service) ReadRevision(ctx context.Context, _ *peerv1.ReadRevisionReques
 
 // Touch takes keepalives if this server leads.
 func (s *Service) Touch(ctx context.Context, req *peerv1.TouchRequest) (*peerv1.TouchResponse, error) {
-	if err := s.cfg.Engine.TouchHere(ctx, req.GetTouches()); err != nil {
+	unknown, err := s.cfg.Engine.TouchHere(ctx, req.GetTouches())
+	if err != nil {
 		return nil, err
 	}
-	return new(peerv1.TouchResponse), nil
+	return &peerv1.TouchResponse{Unknown: unknown}, nil
 }
 
 // WatchAttachments streams which sessions' streams this server holds.

@@ -537,8 +537,10 @@ func (x *Touch) GetLastActivity() int64 {
 }
 
 type TouchResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Term  uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	// Sessions that the leader does not know.
+	Unknown       []string `protobuf:"bytes,2,rep,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -578,6 +580,13 @@ func (x *TouchResponse) GetTerm() uint64 {
 		return x.Term
 	}
 	return 0
+}
+
+func (x *TouchResponse) GetUnknown() []string {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
 }
 
 type WatchAttachmentsRequest struct {
@@ -1784,9 +1793,10 @@ const file_trivet_peer_v1_peer_proto_rawDesc = "" +
 	"\x05Touch\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12#\n" +
-	"\rlast_activity\x18\x02 \x01(\x03R\flastActivity\"#\n" +
+	"\rlast_activity\x18\x02 \x01(\x03R\flastActivity\"=\n" +
 	"\rTouchResponse\x12\x12\n" +
-	"\x04term\x18\x01 \x01(\x04R\x04term\"\x19\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x18\n" +
+	"\aunknown\x18\x02 \x03(\tR\aunknown\"\x19\n" +
 	"\x17WatchAttachmentsRequest\"\x9c\x01\n" +
 	"\x10AttachmentUpdate\x12\x1b\n" +
 	"\tserver_id\x18\x01 \x01(\tR\bserverId\x12\x17\n" +
