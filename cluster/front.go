@@ -43,6 +43,10 @@ func (f *front) current() *grpc.Server {
 // has ended; stop ends the rest.
 func (f *front) serve(lis net.Listener) error {
 	f.mu.Lock()
+	if f.stopped {
+		f.mu.Unlock()
+		return net.ErrClosed
+	}
 	f.start(lis.Addr())
 	f.mu.Unlock()
 	for {

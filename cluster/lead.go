@@ -8,6 +8,7 @@ import (
 
 	"trivet/actors"
 	"trivet/cluster/attach"
+	"trivet/cluster/engine"
 	"trivet/fsm"
 	commandv1 "trivet/proto/trivet/command/v1"
 )
@@ -209,12 +210,7 @@ func (s *Server) register(ctx context.Context) {
 func (s *Server) writeOwnRow(ctx context.Context) {
 	for ctx.Err() == nil {
 		wctx, cancel := context.WithTimeout(ctx, writeOwnRow)
-		_, err := s.engine.Propose(wctx, s.cfg.Source.Bundle().ID.String(), nil, &commandv1.Command{Op: &commandv1.Command_PutServer{
-			PutServer: &commandv1.PutServer{Server: &commandv1.ServerRow{
-				Id: s.replica.ID(), Name: s.cfg.Name, Address: s.cfg.Advertise, BootId: s.bootID,
-				Version: s.cfg.Version, CommandVersion: fsm.CommandVersion, StartedAt: s.started.UnixNano(),
-			}},
-		}})
+		err := s.putOwnRow(wctx)
 		cancel()
 		if err == nil {
 			return
@@ -225,6 +221,24 @@ func (s *Server) writeOwnRow(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// putOwnRow replaces the row that this server has. Compared with what it was, so
+// that an earlier process's attempt that comes late does not undo it.
+func (s *Server) putOwnRow(ctx context.Context) error {
+	root, err := s.engine.Read(ctx, engine.Linearizable, 0)
+	if err != nil {
+		return err
+	}
+	row, _ := root.Server(s.replica.ID())
+	seen := row.GetModifyRevision()
+	_, err = s.engine.Propose(ctx, s.cfg.Source.Bundle().ID.String(), nil, &commandv1.Command{Op: &commandv1.Command_PutServer{
+		PutServer: &commandv1.PutServer{IfModifyRevision: &seen, Server: &commandv1.ServerRow{
+			Id: s.replica.ID(), Name: s.cfg.Name, Address: s.cfg.Advertise, BootId: s.bootID,
+			Version: s.cfg.Version, CommandVersion: fsm.CommandVersion, StartedAt: s.started.UnixNano(),
+		}},
+	}})
+	return err
 }
 
 // reconcile follows the Raft configuration: who is watched, who is followed.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
+	"math"
 	"strings"
 
 	commandv1 "trivet/proto/trivet/command/v1"
@@ -42,6 +43,12 @@ func (w *writer) key() string { return part(w.identity) + w.name }
 func (w *writer) isServer() bool {
 	return w.identity == "" && strings.HasPrefix(w.name, serverWriters)
 }
+
+// retiredLowest is the lowest number of a writer whose process has ended: it is
+// higher than all that the process has used.
+const retiredLowest = math.MaxUint64
+
+func (w *writer) retired() bool { return w.lowest == retiredLowest }
 
 var writerKind = &kind[*writer]{
 	id:  TableDedupe,
@@ -128,6 +135,10 @@ func (t *tx) admit(req *commandv1.RequestId) (*slot, *commandv1.Result) {
 		w.lowest, w.answers, w.bytes = known.lowest, known.answers, known.bytes
 	}
 	s := &slot{writer: w, number: req.GetNumber(), hash: t.payloadHash(req.GetPayloadDigest())}
+	if w.retired() {
+		return nil, refuse(commandv1.Code_CODE_ABORTED, ReasonRequestForgotten,
+			"request %d is of %s, a process that a later one has replaced", s.number, w.name)
+	}
 	if s.number < w.lowest {
 		return nil, hinted(refuse(commandv1.Code_CODE_ABORTED, ReasonRequestForgotten,
 			"request %d of %s is older than %d: its outcome is unknown to the manager",
@@ -214,7 +225,11 @@ func (t *tx) keep(s *slot) {
 func (t *tx) settle(s *slot, res *commandv1.Result) {
 	w := s.writer
 	key := w.key()
-	if _, ok := t.work.writers.get(key); !ok {
+	known, ok := t.work.writers.get(key)
+	if ok && known.retired() {
+		return // the command itself has retired it
+	}
+	if !ok {
 		// It is new, or the command itself has forgotten it.
 		w.answers, w.bytes = 0, 0
 		t.makeRoomFor(w)

@@ -154,21 +154,53 @@ func TestRequestFieldsAreBounded(t *testing.T) {
 	}
 }
 
-// TestWriterThatForgetsItself lets the very command that drops a writer be
-// numbered by it.
+// TestWriterThatForgetsItself lets the very command that ends a writer be
+// numbered by it: version 1 forgets the writer, and what is stored then is a new
+// one; since version 2 it is retired and stays so.
 func TestWriterThatForgetsItself(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, Options{})
-	server := func() *commandv1.Command {
+	server := func(boot string) *commandv1.Command {
 		return &commandv1.Command{Op: &commandv1.Command_PutServer{PutServer: &commandv1.PutServer{
-			Server: &commandv1.ServerRow{Id: "s1", BootId: "b2"},
+			Server: &commandv1.ServerRow{Id: "s1", BootId: boot},
 		}}}
 	}
-	r.ok(withRequest(cmdPutConfig("k", "v"), "server/s1/b1", 1, 1))
-	r.ok(withRequest(server(), "server/s1/b1", 2, 1))
-	w, _ := r.m.Root().writers.get((&writer{name: "server/s1/b1"}).key())
-	if w == nil || w.answers != 1 {
-		t.Errorf("writer is %+v", w)
+	for version, want := range map[uint32]writer{1: {lowest: 1, answers: 1}, 2: {lowest: retiredLowest}} {
+		r := newRig(t, Options{})
+		do := func(c *commandv1.Command) {
+			c.Version = version
+			r.ok(c)
+		}
+		do(server("b1"))
+		do(withRequest(cmdPutConfig("k", "v"), "server/s1/b1", 1, 1))
+		do(withRequest(server("b2"), "server/s1/b1", 2, 1))
+		w, _ := r.m.Root().writers.get((&writer{name: "server/s1/b1"}).key())
+		if w == nil || w.answers != want.answers || w.lowest != want.lowest {
+			t.Errorf("version %d: writer is %+v", version, w)
+		}
+	}
+}
+
+// TestRetiredWritersAreBounded: a server that starts over and over leaves no more
+// than so many behind, the newest.
+func TestRetiredWritersAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	const boots = 3 * maxRetired
+	for n := range boots {
+		boot := fmt.Sprintf("b%02d", n)
+		r.ok(&commandv1.Command{Op: &commandv1.Command_PutServer{PutServer: &commandv1.PutServer{
+			Server: &commandv1.ServerRow{Id: "s1", BootId: boot},
+		}}})
+		r.ok(withRequest(cmdPutConfig("k", boot), "server/s1/"+boot, 1, 1))
+	}
+	var retired []string
+	for w := range r.m.Root().writers.all {
+		if w.retired() {
+			retired = append(retired, w.name)
+		}
+	}
+	if len(retired) != maxRetired || retired[len(retired)-1] != fmt.Sprintf("server/s1/b%02d", boots-2) {
+		t.Errorf("%d are retired: %v", len(retired), retired)
 	}
 }
 

@@ -1,8 +1,11 @@
 package fsm
 
 import (
+	"cmp"
 	"slices"
 	"strings"
+
+	commandv1 "trivet/proto/trivet/command/v1"
 )
 
 // dedupeBounds bound the dedupe table. A writer that keeps within its own is
@@ -167,8 +170,52 @@ func (t *tx) forgetIdle() {
 	}
 }
 
+// maxRetired is how many retired writers of one server are remembered.
+const maxRetired = 16
+
+// retireIncarnations ends the numbering of a server's process, or with an empty
+// boot id those of all its processes: nobody is left to ask for the answers, but
+// a write that was sent long ago and is still on its way somewhere must not be
+// applied a second time. Only the process that the server's row named is
+// retired, never "all others": a registration that is late itself would retire
+// the living one.
+func (t *tx) retireIncarnations(server *commandv1.ServerRow, bootID string) {
+	for _, name := range []string{server.GetId(), server.GetName()} {
+		if name == "" {
+			continue
+		}
+		prefix := serverWriters + name + "/"
+		var retired []*writer
+		for w := range t.work.writers.all {
+			boot, ok := strings.CutPrefix(w.name, prefix)
+			switch {
+			case !ok || w.identity != "":
+			case w.retired():
+				retired = append(retired, w)
+			case bootID == "" || boot == bootID:
+				retired = append(retired, t.retire(w))
+			}
+		}
+		slices.SortFunc(retired, func(a, b *writer) int {
+			return cmp.Or(cmp.Compare(b.usedAt, a.usedAt), cmp.Compare(b.modifyRevision, a.modifyRevision), strings.Compare(a.name, b.name))
+		})
+		for _, w := range retired[min(len(retired), maxRetired):] {
+			t.forget(w.key())
+		}
+	}
+}
+
+// retire drops a writer's answers and refuses its commands from now on.
+func (t *tx) retire(w *writer) *writer {
+	next := *w
+	t.release(&next, retiredLowest)
+	next.usedAt = t.now()
+	t.putWriter(&next)
+	return &next
+}
+
 // forgetIncarnations drops the writers of a server's earlier processes: nobody
-// is left to ask for their answers.
+// is left to ask for their answers. It is what version 1 does.
 func (t *tx) forgetIncarnations(names []string, bootID string) {
 	var prefixes []string
 	for _, name := range names {

@@ -344,6 +344,7 @@ func (in *interpreter) putServer(a arguments) *commandv1.Command {
 		Server: &commandv1.ServerRow{
 			Id: a.pos(0), BootId: a.pos(1), Name: a.get("name", ""), CommandVersion: 1,
 		},
+		IfModifyRevision: revisionCondition(a),
 	}}}
 }
 

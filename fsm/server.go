@@ -43,10 +43,21 @@ func (t *tx) putServer(op *commandv1.PutServer) *commandv1.Result {
 			return res
 		}
 	}
-	if old, ok := t.work.servers.get(row.GetId()); ok && old.GetBootId() == row.GetBootId() && old.GetVersion() == row.GetVersion() {
+	old, ok := t.work.servers.get(row.GetId())
+	if want := op.IfModifyRevision; t.since2() && want != nil && *want != old.GetModifyRevision() {
+		return hinted(refuse(commandv1.Code_CODE_ABORTED, ReasonConflict,
+			"server %q was changed: modify revision is %d, not %d", row.GetId(), old.GetModifyRevision(), *want),
+			"read the row again and repeat the registration on what it holds now")
+	}
+	if ok && old.GetBootId() == row.GetBootId() && old.GetVersion() == row.GetVersion() {
 		t.record = recordNever // it has started before
 	}
-	t.forgetIncarnations([]string{row.GetId(), row.GetName()}, row.GetBootId())
+	switch {
+	case !t.since2():
+		t.forgetIncarnations([]string{row.GetId(), row.GetName()}, row.GetBootId())
+	case ok && old.GetBootId() != row.GetBootId():
+		t.retireIncarnations(old, old.GetBootId())
+	}
 	row = edit(row)
 	put(t, &t.work.servers, row)
 	return withServer(row)
@@ -63,7 +74,11 @@ func (t *tx) removeServer(op *commandv1.RemoveServer) *commandv1.Result {
 	if !ok {
 		return done()
 	}
-	t.forgetIncarnations([]string{row.GetId(), row.GetName()}, "")
+	if t.since2() {
+		t.retireIncarnations(row, "")
+	} else {
+		t.forgetIncarnations([]string{row.GetId(), row.GetName()}, "")
+	}
 	drop(t, &t.work.servers, op.GetId())
 	return withServer(row)
 }

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -22,9 +21,6 @@ type canon struct {
 	entries   []entry
 	revisions []revision
 	executed  map[string]uint64
-	// forgotten are the writers of which a server's later life has had the
-	// answers dropped.
-	forgotten map[string]bool
 	configs   map[string]configState
 	sessions  map[string]*sessionTruth
 	verdicts  map[verdictKey]string
@@ -67,7 +63,7 @@ func changeOf(e fsm.Event) change {
 
 func (c *canon) init(w *world) {
 	*c = canon{
-		w: w, executed: make(map[string]uint64), forgotten: make(map[string]bool), configs: make(map[string]configState),
+		w: w, executed: make(map[string]uint64), configs: make(map[string]configState),
 		sessions: make(map[string]*sessionTruth), verdicts: make(map[verdictKey]string),
 	}
 }
@@ -217,44 +213,12 @@ func (c *canon) ran(n uint64, cmd *commandv1.Command, r *commandv1.Result) bool 
 		return false
 	}
 	if key := writerOf(cmd); key != "" {
-		switch was, ok := c.executed[key]; {
-		case ok && lateWritesRun && c.forgotten[cmd.GetRequestId().GetWriter()]:
-			c.w.counts.Late++
-		case ok:
+		if was, ok := c.executed[key]; ok {
 			c.w.violate("%s, a %T, was applied as revision %d and again as %d", key, cmd.GetOp(), was, n)
 		}
 		c.executed[key] = n
 	}
-	if row := cmd.GetPutServer().GetServer(); row != nil && r.GetCode() == commandv1.Code_CODE_OK {
-		c.forget(row)
-	}
 	return true
-}
-
-// lateWritesRun says that a write which a server passed on in an earlier life,
-// and which is still on its way somewhere when its later life registers, may be
-// applied although it was before: the answers of earlier lives are dropped then,
-// for nobody waits for them. An earlier life's registration that is late does
-// the same to the later one.
-const lateWritesRun = true
-
-// forget takes in which lives' answers a registration drops.
-func (c *canon) forget(row *commandv1.ServerRow) {
-	for boot := range c.w.boots(row.GetId()) {
-		if name := fmt.Sprintf("boot%d", boot); name != row.GetBootId() {
-			c.forgotten["server/"+row.GetId()+"/"+name] = true
-		}
-	}
-}
-
-// boots is the number of lives that a server has had.
-func (w *world) boots(name string) int {
-	for _, s := range w.servers {
-		if s.name == name {
-			return s.boot + 1
-		}
-	}
-	return 0
 }
 
 // acked takes in that a caller was told how its command has ended: from then on

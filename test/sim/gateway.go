@@ -210,14 +210,16 @@ func (g *gateway) own(cmd *commandv1.Command, over func()) {
 // register writes the server's row, so that answers kept for its earlier lives
 // are dropped.
 func (s *server) register() {
+	row, _ := s.machine.Root().Server(s.name)
+	seen := row.GetModifyRevision()
 	s.gateway.call(&commandv1.Command{
 		Version: fsm.CommandVersion, Identity: "spiffe://sim/server/" + s.name,
-		Op: &commandv1.Command_PutServer{PutServer: &commandv1.PutServer{Server: &commandv1.ServerRow{
+		Op: &commandv1.Command_PutServer{PutServer: &commandv1.PutServer{IfModifyRevision: &seen, Server: &commandv1.ServerRow{
 			Id: s.name, Name: s.name, Address: s.name + ":7400", BootId: fmt.Sprintf("boot%d", s.boot),
 			CommandVersion: fsm.CommandVersion, StartedAt: s.wall(),
 		}}},
-	}, func(_ *commandv1.Result, err error) {
-		if err != nil {
+	}, func(res *commandv1.Result, err error) {
+		if err != nil || res.GetCode() != commandv1.Code_CODE_OK {
 			s.after(time.Second, s.register)
 		}
 	})

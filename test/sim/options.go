@@ -102,8 +102,6 @@ type Counts struct {
 	Elections, StaleLeaders, Truncated, Installs, Snapshots, Restarts, Pauses, Partitions int
 	Commands, Repeated, Fenced, Unknown, Acked, NotAcked                                  int
 	Touches, Expired, Intercepts, Away, Conflicts, Active, Batches, Resyncs, Moves        int
-	// Late is how often lateWritesRun was true.
-	Late int
 }
 
 // Add adds another run's.
@@ -145,7 +143,6 @@ func (c *Counts) fields() []count {
 		{"watch batches", &c.Batches},
 		{"watch resyncs", &c.Resyncs},
 		{"watches moved", &c.Moves},
-		{"late writes", &c.Late},
 	}
 }
 
@@ -153,7 +150,7 @@ func (c *Counts) fields() []count {
 func (c *Counts) Missing() []string {
 	var out []string
 	for _, f := range c.fields() {
-		if *f.n == 0 && f.n != &c.Late {
+		if *f.n == 0 {
 			out = append(out, f.name)
 		}
 	}

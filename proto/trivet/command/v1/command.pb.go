@@ -764,10 +764,14 @@ func (x *InitCluster) GetDedupeKey() []byte {
 // PutServer records a server's incarnation. Results that earlier incarnations
 // of it waited for are dropped: nobody can ask for them any more.
 type PutServer struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Server        *ServerRow             `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Server *ServerRow             `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// Only if the row is at this revision; 0: only if there is none. A registration
+	// of an earlier process that was on its way for long must not undo a later
+	// one.
+	IfModifyRevision *uint64 `protobuf:"varint,2,opt,name=if_modify_revision,json=ifModifyRevision,proto3,oneof" json:"if_modify_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *PutServer) Reset() {
@@ -805,6 +809,13 @@ func (x *PutServer) GetServer() *ServerRow {
 		return x.Server
 	}
 	return nil
+}
+
+func (x *PutServer) GetIfModifyRevision() uint64 {
+	if x != nil && x.IfModifyRevision != nil {
+		return *x.IfModifyRevision
+	}
+	return 0
 }
 
 type PutConfig struct {
@@ -2751,9 +2762,11 @@ const file_trivet_command_v1_command_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1d\n" +
 	"\n" +
-	"dedupe_key\x18\x02 \x01(\fR\tdedupeKey\"A\n" +
+	"dedupe_key\x18\x02 \x01(\fR\tdedupeKey\"\x8b\x01\n" +
 	"\tPutServer\x124\n" +
-	"\x06server\x18\x01 \x01(\v2\x1c.trivet.command.v1.ServerRowR\x06server\"}\n" +
+	"\x06server\x18\x01 \x01(\v2\x1c.trivet.command.v1.ServerRowR\x06server\x121\n" +
+	"\x12if_modify_revision\x18\x02 \x01(\x04H\x00R\x10ifModifyRevision\x88\x01\x01B\x15\n" +
+	"\x13_if_modify_revision\"}\n" +
 	"\tPutConfig\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x121\n" +
@@ -3066,6 +3079,7 @@ func file_trivet_command_v1_command_proto_init() {
 		(*Command_SetLimits)(nil),
 		(*Command_RecordAudit)(nil),
 	}
+	file_trivet_command_v1_command_proto_msgTypes[4].OneofWrappers = []any{}
 	file_trivet_command_v1_command_proto_msgTypes[5].OneofWrappers = []any{}
 	file_trivet_command_v1_command_proto_msgTypes[6].OneofWrappers = []any{}
 	file_trivet_command_v1_command_proto_msgTypes[26].OneofWrappers = []any{}
