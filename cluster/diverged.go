@@ -16,6 +16,13 @@ func errDiverged() error {
 		WithHint("ask another server")
 }
 
+// errNotMember is the answer of a server that waits to be taken in. It has
+// nothing to answer from, and the members know of no call that it would pass on.
+func errNotMember() error {
+	return errs.New(codes.Unavailable, "NOT_A_MEMBER", "this server is no member of the cluster yet").
+		WithHint("ask another server; an operator takes this one in: trivet operator raft add-peer")
+}
+
 // spared may be asked of a server whose state is wrong: servers among
 // themselves, and what an operator needs to see what is going on.
 var spared = []string{
@@ -25,8 +32,8 @@ var spared = []string{
 }
 
 func (s *Server) serves(method string) error {
-	diverged, gone := s.monitor.Diverged(), s.standing.gone.Load()
-	if !diverged && !gone {
+	diverged, gone, waits := s.monitor.Diverged(), s.standing.gone.Load(), s.standing.waits()
+	if !diverged && !gone && !waits {
 		return nil
 	}
 	for _, prefix := range spared {
@@ -34,8 +41,11 @@ func (s *Server) serves(method string) error {
 			return nil
 		}
 	}
-	if gone {
+	switch {
+	case gone:
 		return errRemoved()
+	case waits:
+		return errNotMember()
 	}
 	return errDiverged()
 }

@@ -10,7 +10,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"trivet/client"
 	"trivet/cluster"
 	"trivet/cluster/clustertest"
 	"trivet/cluster/replica"
@@ -214,4 +216,39 @@ func TestDirectoryOfAnotherClusterIsRefused(t *testing.T) {
 	if err := c.TryRestart(m); !errors.Is(err, replica.ErrForeignData) || !strings.Contains(err.Error(), `cluster "other"`) {
 		t.Errorf("started: %v", err)
 	}
+}
+
+// TestAServerThatIsNoMemberSaysSoAtOnce: who asks it first goes on to the next
+// one, and does not wait for a leader that will not come.
+func TestAServerThatIsNoMemberSaysSoAtOnce(t *testing.T) {
+	c := clustertest.Start(t, 3, nil)
+	ctx := testContext(t)
+	joined := c.Join("server-4")
+	op := operatorsOf(c, []*clustertest.Member{joined})[0]
+	clustertest.Eventually(t, "it knows that it is no member", func() bool {
+		// Less than a call is held for.
+		wctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		_, err := op.PutConfig(wctx, &operatorv1.PutConfigRequest{Key: "k"})
+		return errs.Reason(err) == "NOT_A_MEMBER"
+	})
+	if _, err := op.Status(ctx, &operatorv1.StatusRequest{}); err != nil {
+		t.Errorf("status: %v", err)
+	}
+	dir := t.TempDir()
+	if err := c.Source(pki.RoleOperator, "op").Bundle().Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := client.Dial(ctx, client.Context{Servers: []string{joined.Address, c.Leader().Address}, Bundle: dir}, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if _, err := operatorsvc.NewOperatorClient(pool).AddPeer(ctx, &operatorv1.AddPeerRequest{Address: joined.Address}); err != nil {
+		t.Fatal(err)
+	}
+	clustertest.Eventually(t, "it serves", func() bool {
+		_, err := op.PutConfig(ctx, &operatorv1.PutConfigRequest{Key: "k"})
+		return err == nil
+	})
 }

@@ -36,6 +36,13 @@ func newStanding() *standing {
 	return &standing{denied: make(map[string]bool), cleared: make(chan struct{}), fatal: make(chan error, 1)}
 }
 
+// waits says whether this server is still to be taken in by the members.
+func (st *standing) waits() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.waiting
+}
+
 func (st *standing) clear() { st.clearOnce.Do(func() { close(st.cleared) }) }
 
 func (st *standing) isClear() bool {
@@ -125,9 +132,7 @@ func (s *Server) removed() bool {
 
 func (s *Server) checkStanding() Check {
 	c := Check{Name: "membership", Level: LevelOK, Message: "a member of the cluster"}
-	s.standing.mu.Lock()
-	waiting := s.standing.waiting
-	s.standing.mu.Unlock()
+	waiting := s.standing.waits()
 	switch {
 	case s.standing.gone.Load():
 		c.Level, c.Message = LevelCritical, "this server was removed from the cluster"
