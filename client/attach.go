@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -88,6 +89,9 @@ func (s *Session) resume(ctx context.Context) error {
 	if errs.Code(err) != codes.NotFound {
 		return err
 	}
+	if known, err := s.resumeEarlier(ctx); known || err != nil {
+		return err
+	}
 	if err := s.arrive(ctx); err != nil {
 		return err
 	}
@@ -99,6 +103,37 @@ func (s *Session) resume(ctx context.Context) error {
 		Message: "the manager no longer knew this session; a new one was opened and its intercepts are being made again",
 	})
 	return nil
+}
+
+// resumeEarlier looks whether the manager knows a session that this one was
+// before: then a snapshot was restored in which it is, with its intercepts, and a
+// new session would find those in its way.
+func (s *Session) resumeEarlier(ctx context.Context) (known bool, err error) {
+	s.mu.Lock()
+	earlier := slices.Clone(s.earlier)
+	s.mu.Unlock()
+	for _, id := range earlier {
+		session := &manager.SessionInfo{SessionId: id, InstallId: s.info().InstallId}
+		_, err := s.api.ReconnectClient(ctx, &manager.ReconnectClientRequest{Session: session, Client: s.opts.info()})
+		if code := errs.Code(err); code == codes.NotFound || code == codes.PermissionDenied {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		s.become(id)
+		s.emit(Event{
+			Kind:    EventRenewed,
+			Message: "the manager knows an earlier session of this client again, which goes on",
+		})
+		for _, it := range s.all() {
+			if err := it.meetAgain(ctx); err != nil {
+				return true, err
+			}
+		}
+		return true, nil
+	}
+	return false, nil
 }
 
 // attach holds the session's streams on one link, until the first of them ends

@@ -115,6 +115,7 @@ type Session struct {
 
 	mu         sync.Mutex
 	id         string                // guarded by mu
+	earlier    []string              // ids it had before, the newest first; guarded by mu
 	intercepts map[string]*Intercept // guarded by mu; by name
 	closed     bool                  // guarded by mu
 }
@@ -141,7 +142,8 @@ func OpenSession(ctx context.Context, pool *Pool, opts SessionOptions) (*Session
 	return s, nil
 }
 
-// ID returns the session's id; it changes if the manager forgets the session.
+// ID returns the session's id; it changes when the manager forgets the session,
+// and when it knows an earlier one again.
 func (s *Session) ID() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,8 +233,22 @@ func (s *Session) arrive(ctx context.Context) error {
 	if info.GetSessionId() == "" {
 		return errs.New(codes.Internal, "NO_SESSION_ID", "open a session: the manager gave it no id")
 	}
-	s.mu.Lock()
-	s.id = info.GetSessionId()
-	s.mu.Unlock()
+	s.become(info.GetSessionId())
 	return nil
+}
+
+// maxEarlier is how many ids a session remembers that it had before.
+const maxEarlier = 4
+
+// become gives the session another id. The old one is remembered: a manager that
+// has forgotten it may know it again when a snapshot is restored.
+func (s *Session) become(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.earlier = slices.DeleteFunc(s.earlier, func(x string) bool { return x == id })
+	if s.id != "" && s.id != id {
+		s.earlier = slices.Insert(s.earlier, 0, s.id)
+	}
+	s.earlier = s.earlier[:min(len(s.earlier), maxEarlier)]
+	s.id = id
 }

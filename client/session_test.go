@@ -104,6 +104,45 @@ func TestForgottenSessionArrivesAnewWithItsIntercepts(t *testing.T) {
 	}
 }
 
+// TestSessionOfARestoredSnapshotGoesOn: a client that met servers without their
+// state, which then get it from a snapshot, goes on with the session and the
+// intercept that are in it.
+func TestSessionOfARestoredSnapshotGoesOn(t *testing.T) {
+	t.Parallel()
+	f := clienttest.New(t, 2)
+	s := openSession(t, dialFake(t, f, fast()))
+	await(t, s, EventConnected)
+	it := intercept(t, s)
+	await(t, s, EventActive)
+	old, oldIntercept := s.ID(), it.ID()
+	var restore func()
+	f.Change(func() {
+		sessions, intercepts := f.Sessions, f.Intercepts
+		restore = func() { f.Sessions, f.Intercepts = sessions, intercepts }
+	})
+	f.Forget()
+	await(t, s, EventRenewed)
+	await(t, s, EventActive)
+	if s.ID() == old {
+		t.Fatal("the manager had not forgotten the session")
+	}
+	made := len(f.Calls("CreateIntercept"))
+	f.Change(restore)
+	await(t, s, EventRenewed)
+	await(t, s, EventActive)
+	if s.ID() != old || it.ID() != oldIntercept {
+		t.Errorf("session %s with intercept %s, want %s and %s", s.ID(), it.ID(), old, oldIntercept)
+	}
+	if n := len(f.Calls("CreateIntercept")) - made; n != 0 {
+		t.Errorf("the intercept was made %d times although the manager has it", n)
+	}
+	select {
+	case <-it.Done():
+		t.Errorf("the intercept is over: %v", it.Err())
+	default:
+	}
+}
+
 func TestInterceptThatCannotBeMadeAgainFails(t *testing.T) {
 	t.Parallel()
 	f := clienttest.New(t, 1)

@@ -155,6 +155,28 @@ func (it *Intercept) forget() {
 	it.info = nil
 }
 
+// meetAgain takes over what the manager has of the intercept in the session's
+// earlier life; an intercept that it does not have is made again.
+func (it *Intercept) meetAgain(ctx context.Context) error {
+	it.forget()
+	info, err := it.s.api.GetIntercept(WithConsistency(ctx, Linearizable), &manager.GetInterceptRequest{
+		Session: it.s.info(), Name: it.spec.Name,
+	})
+	switch {
+	case errs.Code(err) == codes.NotFound:
+		return nil
+	case err != nil:
+		return err
+	}
+	it.s.mu.Lock()
+	if it.stage == forgotten {
+		it.stage = made
+	}
+	it.s.mu.Unlock()
+	it.update(info)
+	return nil
+}
+
 // update takes in a description of the intercept unless it is older than what
 // is known, and tells what changed.
 func (it *Intercept) update(info *manager.InterceptInfo) {
