@@ -15,7 +15,9 @@ const (
 	// maxSkew is how far the clocks of servers may be apart.
 	maxSkew = 2 * time.Second
 	// steerEvery is how often a leader asks itself whether it should be one.
-	steerEvery = 500 * time.Millisecond
+	// It is less than an election takes: a server that has just lost the lead
+	// because its log cannot be written is not to win it back.
+	steerEvery = 100 * time.Millisecond
 	// handOverEvery limits the handing over: what is wrong here may be wrong
 	// everywhere.
 	handOverEvery = 10 * time.Second
@@ -46,12 +48,17 @@ func (s *Server) steer(ctx context.Context) {
 			return
 		}
 		why := s.unfitness()
+		leads := s.replica.LeaderTerm() != 0
+		leader, _ := s.replica.Leader()
+		if err := s.replica.SetReluctant(why != "" && !leads && leader == ""); err != nil {
+			s.log.Error("elections cannot be left to the others", "err", err)
+		}
 		if why == "" {
 			s.steering.unfit.Store(nil)
 			continue
 		}
 		s.steering.unfit.Store(&why)
-		if s.replica.LeaderTerm() == 0 || len(s.dir.Others()) == 0 || !last.IsZero() && time.Since(last) < handOverEvery {
+		if !leads || len(s.dir.Others()) == 0 || !last.IsZero() && time.Since(last) < handOverEvery {
 			continue
 		}
 		last = time.Now()

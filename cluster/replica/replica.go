@@ -278,6 +278,30 @@ func (r *Replica) LeaderTerm() uint64 { return r.term.Load() }
 // Lease is how long a leader may go without hearing from a majority.
 func (r *Replica) Lease() time.Duration { return baseLease * time.Duration(r.cfg.Multiplier) }
 
+// reluctance is how many times longer than the others a reluctant replica waits
+// before it stands for election.
+const reluctance = 4
+
+// SetReluctant has this replica leave the next election to the others; it still
+// votes, and stands when nobody else does. It is for one that knows no leader:
+// while it leads it would send fewer heartbeats, and while it follows it would
+// believe in a leader that is gone for longer, and refuse its vote to the others.
+func (r *Replica) SetReluctant(on bool) error {
+	rc := r.raft.ReloadableConfig()
+	timeout := baseHeartbeat * time.Duration(r.cfg.Multiplier)
+	if on {
+		timeout *= reluctance
+	}
+	if rc.HeartbeatTimeout == timeout {
+		return nil
+	}
+	rc.HeartbeatTimeout, rc.ElectionTimeout = timeout, timeout
+	if err := r.raft.ReloadConfig(rc); err != nil {
+		return fmt.Errorf("change the election timeout: %w", err)
+	}
+	return nil
+}
+
 // Term is the current term.
 func (r *Replica) Term() uint64 { return r.raft.CurrentTerm() }
 

@@ -280,6 +280,49 @@ func TestElectNowAfterTheLeaderIsGone(t *testing.T) {
 	c.sameState(t)
 }
 
+// TestReluctantReplicaDoesNotWinItsLeadBack: nor does anybody lack a leader for
+// that.
+func TestReluctantReplicaDoesNotWinItsLeadBack(t *testing.T) {
+	c := newTrio(t, nil)
+	for round := range 3 {
+		old := c.leader(t)
+		old.write(t, "k", 2)
+		c.sameState(t)
+		var others []*member
+		for _, m := range c {
+			if m != old {
+				others = append(others, m)
+				m.stop(t)
+			}
+		}
+		eventually(t, "it knows that it does not lead any more", func() bool {
+			id, _ := old.Leader()
+			return id == "" && !old.IsLeader()
+		})
+		if err := old.SetReluctant(true); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range others {
+			m.restart(t)
+		}
+		if next := c.leader(t); next == old {
+			t.Errorf("round %d: the reluctant one won", round)
+		}
+		if err := old.SetReluctant(false); err != nil {
+			t.Fatal(err)
+		}
+		c.sameState(t)
+	}
+	// When all are, somebody has to.
+	for _, m := range c {
+		if err := m.SetReluctant(true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.leader(t).stop(t)
+	c.leader(t).write(t, "k", 1)
+}
+
 func TestCloseEndsWhatIsUnderWay(t *testing.T) {
 	c := newTrio(t, nil)
 	leader := c.leader(t)
