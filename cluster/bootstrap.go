@@ -12,6 +12,7 @@ import (
 	"trivet/fsm"
 	"trivet/internal/errs"
 	"trivet/internal/fault"
+	"trivet/internal/seal"
 	peerv1 "trivet/proto/trivet/peer/v1"
 )
 
@@ -32,6 +33,7 @@ func (s *Server) info() *peerv1.ServerInfo {
 		Id: s.replica.ID(), Name: s.cfg.Name, Address: s.cfg.Advertise, BootId: s.bootID,
 		ClusterId: s.cfg.Source.Bundle().ID.Cluster, HasState: s.hasState.Load(), Time: fault.Now().UnixNano(),
 		Version: s.cfg.Version, CommandVersion: fsm.CommandVersion, Schema: fsm.SchemaVersion,
+		SealKeys: s.sealer.Ring().IDs(),
 	}
 }
 
@@ -161,6 +163,11 @@ func (s *Server) hello(ctx context.Context, p Peer) {
 func (s *Server) bootstrap(names []string) bool {
 	met, complete := s.dir.metNames(names)
 	if !complete {
+		return false
+	}
+	if others, _ := s.otherKeys(); len(others) > 0 {
+		s.log.Error("the cluster is not made: its first servers have no seal key in common", "others", others,
+			"hint", "give all of them the file "+seal.FileName+" that `trivet ca init` made")
 		return false
 	}
 	servers := make([]raft.Server, 0, len(met))

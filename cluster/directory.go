@@ -133,6 +133,26 @@ func (d *directory) members() map[string]uint32 {
 	return out
 }
 
+// known lists what the members have said of themselves; before there are any,
+// what all have said that this server has met.
+func (d *directory) known() []*peerv1.ServerInfo {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []*peerv1.ServerInfo
+	if len(d.servers) == 0 {
+		for _, info := range d.met {
+			out = append(out, info)
+		}
+		return out
+	}
+	for _, s := range d.servers {
+		if info := d.met[string(s.ID)]; info != nil {
+			out = append(out, info)
+		}
+	}
+	return out
+}
+
 // Others lists the ids of the other servers.
 func (d *directory) Others() []string {
 	d.mu.Lock()

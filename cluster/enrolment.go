@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -180,10 +182,38 @@ func (s *Server) refuseDenied(id pki.ID) error {
 // checkKeys notices a server whose seal keys are not those of the others.
 func (s *Server) checkKeys() []Check {
 	c := Check{Name: "keys", Level: LevelOK, Message: "the cluster's keys can be opened"}
+	if others, of := s.otherKeys(); len(others) > 0 {
+		// It is the odd one that has to keep out of the way.
+		c.Level = LevelWarning
+		if 2*len(others) > of {
+			c.Level = LevelCritical
+		}
+		c.Message = fmt.Sprintf("%s and this server have no seal key in common: neither can open what the other has sealed", strings.Join(others, ", "))
+		c.Hint = "give all servers of a cluster the file " + seal.FileName + " that `trivet ca init` made for it"
+		return []Check{c}
+	}
 	if err := s.sealer.Problem(); err != nil {
 		c.Level, c.Message, c.Hint = LevelWarning, err.Error(), errs.From(err).Hint
 	}
 	return []Check{c}
+}
+
+// otherKeys names those of the other members, or before there are any of the
+// first servers, that have no seal key in common with this one. of is how many
+// were asked.
+func (s *Server) otherKeys() (names []string, of int) {
+	ring := s.sealer.Ring()
+	for _, info := range s.dir.known() {
+		if info.GetId() == s.replica.ID() || len(info.GetSealKeys()) == 0 {
+			continue
+		}
+		of++
+		if !slices.ContainsFunc(info.GetSealKeys(), ring.Has) {
+			names = append(names, info.GetName())
+		}
+	}
+	slices.Sort(names)
+	return names, of
 }
 
 // connectionQuota names the peer of a connection and how many it may have

@@ -147,8 +147,10 @@ type ServerInfo struct {
 	// The newest command and the state schema that it knows.
 	CommandVersion uint32 `protobuf:"varint,9,opt,name=command_version,json=commandVersion,proto3" json:"command_version,omitempty"`
 	Schema         uint32 `protobuf:"varint,10,opt,name=schema,proto3" json:"schema,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Ids of the seal keys that it has.
+	SealKeys      []string `protobuf:"bytes,11,rep,name=seal_keys,json=sealKeys,proto3" json:"seal_keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServerInfo) Reset() {
@@ -249,6 +251,13 @@ func (x *ServerInfo) GetSchema() uint32 {
 		return x.Schema
 	}
 	return 0
+}
+
+func (x *ServerInfo) GetSealKeys() []string {
+	if x != nil {
+		return x.SealKeys
+	}
+	return nil
 }
 
 // ProposeRequest forwards commands to the leader. The receiver does not
@@ -1764,7 +1773,7 @@ const file_trivet_peer_v1_peer_proto_rawDesc = "" +
 	"\rHelloResponse\x122\n" +
 	"\x06server\x18\x01 \x01(\v2\x1a.trivet.peer.v1.ServerInfoR\x06server\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\bR\x06member\x12@\n" +
-	"\rconfiguration\x18\x03 \x03(\v2\x1a.trivet.peer.v1.ServerInfoR\rconfiguration\"\x8e\x02\n" +
+	"\rconfiguration\x18\x03 \x03(\v2\x1a.trivet.peer.v1.ServerInfoR\rconfiguration\"\xab\x02\n" +
 	"\n" +
 	"ServerInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
@@ -1778,7 +1787,8 @@ const file_trivet_peer_v1_peer_proto_rawDesc = "" +
 	"\aversion\x18\b \x01(\tR\aversion\x12'\n" +
 	"\x0fcommand_version\x18\t \x01(\rR\x0ecommandVersion\x12\x16\n" +
 	"\x06schema\x18\n" +
-	" \x01(\rR\x06schema\"H\n" +
+	" \x01(\rR\x06schema\x12\x1b\n" +
+	"\tseal_keys\x18\v \x03(\tR\bsealKeys\"H\n" +
 	"\x0eProposeRequest\x126\n" +
 	"\bcommands\x18\x01 \x03(\v2\x1a.trivet.command.v1.CommandR\bcommands\"F\n" +
 	"\x0fProposeResponse\x123\n" +
