@@ -9,6 +9,7 @@ import (
 
 	"trivet/actors"
 	"trivet/cluster/limits"
+	"trivet/cluster/names"
 	"trivet/internal/loglevel"
 	"trivet/internal/pki"
 	"trivet/internal/seal"
@@ -81,6 +82,8 @@ type Config struct {
 	// Version is the build's version, for status.
 	Version string
 	Logger  *slog.Logger
+	// Lookups answers questions about names; nil: the system's resolver.
+	Lookups names.Lookups
 	// Level is that of the Logger; the server changes it as operators ask for. Nil:
 	// it stays what it is.
 	Level *loglevel.Var

@@ -33,6 +33,7 @@ import (
 	"trivet/cluster/integrity"
 	"trivet/cluster/limits"
 	"trivet/cluster/membership"
+	"trivet/cluster/names"
 	"trivet/cluster/peers"
 	"trivet/cluster/replica"
 	"trivet/fsm"
@@ -82,6 +83,7 @@ type Server struct {
 	limiter   *limits.Limiter
 	rpcs      *rpcMetrics
 	mux       *portmux.Mux
+	names     *names.Broker
 	front     *front
 	enrol     *grpc.Server
 	manager   *managerapi.Service
@@ -236,10 +238,12 @@ func (s *Server) services() {
 	s.guard = &authz.Guard{Denied: s.deniedIdentity, Logger: s.log}
 	s.limiter = limits.New(s.cfg.Quotas)
 	s.rpcs = newRPCMetrics()
+	s.names = names.NewBroker()
 	s.manager = managerapi.New(managerapi.Config{
 		Core: s.engine, Registry: s.registry, Exchange: s.exchange, Stopping: s.stopping, Logger: s.log,
 		Environment: s.sealer.InterceptEnvironment, Address: s.cfg.Advertise,
 		SendingAway: func() bool { return s.front.isSendingAway() },
+		Names:       agentNames{s.names, s}, Resolver: names.NewResolver(s.cfg.Lookups),
 	})
 	operators := operatorapi.New(operatorapi.Config{
 		Core: s.engine, Cluster: (*clusterView)(s), Creator: s.manager, View: s.view, Stopping: s.stopping, Authority: s.authority,
@@ -248,7 +252,7 @@ func (s *Server) services() {
 	others := peerapi.New(peerapi.Config{
 		Engine: s.engine, Registry: s.registry, Exchange: s.exchange, Info: s.info, Hello: s.helloFrom,
 		Voting: voting{s}, Members: members{s}, States: states{s},
-		Transfer: s.transferHere, Stopping: s.stopping,
+		Transfer: s.transferHere, Stopping: s.stopping, AskAgent: s.names.Ask,
 	})
 	enrolment := enrollapi.New(s.authority)
 	s.front = newFront(func() *grpc.Server {

@@ -177,6 +177,11 @@ func (r *Root) AgentsOf(namespace, workload string) iter.Seq[*commandv1.SessionR
 	return r.sessions.by(agentsByWorkload, part(namespace)+part(workload))
 }
 
+// AgentsIn yields the agent sessions of a namespace.
+func (r *Root) AgentsIn(namespace string) iter.Seq[*commandv1.SessionRow] {
+	return r.sessions.by(agentsByWorkload, part(namespace))
+}
+
 // SessionsOf yields the sessions that an identity holds, by session id.
 func (r *Root) SessionsOf(identity string) iter.Seq[*commandv1.SessionRow] {
 	return r.sessions.by(sessionsByIdentity, part(identity))

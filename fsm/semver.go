@@ -119,3 +119,14 @@ func comparePrerelease(a, b string) int {
 	}
 	return cmp.Compare(a, b)
 }
+
+// AtLeast tells whether a version is not older than another. One that is no
+// semantic version is older than all.
+func AtLeast(text, least string) bool {
+	v, err := parseVersion(text)
+	if err != nil {
+		return false
+	}
+	want, err := parseVersion(least)
+	return err == nil && !v.less(want)
+}

@@ -114,6 +114,7 @@ var table = map[string][]pki.Role{
 	peerSvc + "Hello":            roles(pki.RoleServer),
 	peerSvc + "Propose":          roles(pki.RoleServer),
 	peerSvc + "ReadRevision":     roles(pki.RoleServer),
+	peerSvc + "AskAgent":         roles(pki.RoleServer),
 	peerSvc + "Touch":            roles(pki.RoleServer),
 	peerSvc + "WatchAttachments": roles(pki.RoleServer),
 	peerSvc + "Dial":             roles(pki.RoleServer),

@@ -12,6 +12,7 @@ import (
 	"trivet/cluster/authz"
 	"trivet/cluster/engine"
 	"trivet/cluster/exchange"
+	"trivet/cluster/names"
 	"trivet/fsm"
 	"trivet/internal/errs"
 	"trivet/internal/pki"
@@ -41,6 +42,9 @@ type Config struct {
 	Exchange *exchange.Exchange
 	// Environment opens the environment of an intercept, for its owner.
 	Environment func(*commandv1.InterceptRow) (map[string]string, error)
+	// Names asks agents, Resolver answers what they do not.
+	Names    Agents
+	Resolver *names.Resolver
 	// Address is where peers reach this server.
 	Address string
 	// Stopping is closed when the server begins to shut down: streams that end
@@ -58,10 +62,15 @@ type Service struct {
 	cfg Config
 
 	reportedIn, reportedOut atomic.Uint64
+	// lookups has an entry for each question about a name that is under way.
+	lookups        chan struct{}
+	lookupsRefused atomic.Uint64
 }
 
 // New makes the service.
-func New(cfg Config) *Service { return &Service{cfg: cfg} }
+func New(cfg Config) *Service {
+	return &Service{cfg: cfg, lookups: make(chan struct{}, maxLookups)}
+}
 
 // arrivalTimeout is how long a call waits for an agent to come up.
 const arrivalTimeout = 30 * time.Second

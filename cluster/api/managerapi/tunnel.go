@@ -23,12 +23,8 @@ func (s *Service) WatchDial(info *manager.SessionInfo, stream grpc.ServerStreami
 	if err != nil {
 		return err
 	}
-	if row.GetKind() == commandv1.SessionKind_SESSION_KIND_AGENT && row.GetGeneration() == commandv1.Generation_GENERATION_UNSPECIFIED {
-		if _, err := s.cfg.Core.Propose(ctx, row.GetIdentity(), nil, &commandv1.Command{Op: &commandv1.Command_SetGeneration{
-			SetGeneration: &commandv1.SetGeneration{SessionId: row.GetId(), Generation: commandv1.Generation_GENERATION_OLDER},
-		}}); err != nil {
-			return err
-		}
+	if err := s.showsItsAge(ctx, row); err != nil {
+		return err
 	}
 	d := s.cfg.Registry.OpenDial(row.GetId())
 	defer func() { d.Close(s.endedByPeer()) }()

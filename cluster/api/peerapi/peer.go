@@ -41,6 +41,8 @@ type Config struct {
 	// Transfer hands leadership to a server by id (empty: any) if this server
 	// leads.
 	Transfer func(to string) error
+	// AskAgent asks an agent whose stream of questions this server holds.
+	AskAgent func(ctx context.Context, agent string, question *manager.DNSRequest) (*manager.DNSResponse, error)
 	// Stopping is closed when the server begins to shut down.
 	Stopping <-chan struct{}
 }
@@ -96,6 +98,15 @@ func (s *Service) Touch(ctx context.Context, req *peerv1.TouchRequest) (*peerv1.
 		return nil, err
 	}
 	return &peerv1.TouchResponse{Unknown: unknown}, nil
+}
+
+// AskAgent passes a question about a name to an agent that waits for them here.
+func (s *Service) AskAgent(ctx context.Context, req *peerv1.AskAgentRequest) (*peerv1.AskAgentResponse, error) {
+	resp, err := s.cfg.AskAgent(ctx, req.GetAgentSessionId(), req.GetQuestion())
+	if err != nil || resp == nil {
+		return new(peerv1.AskAgentResponse), ctx.Err()
+	}
+	return &peerv1.AskAgentResponse{Answered: true, Response: resp}, nil
 }
 
 // WatchAttachments streams which sessions' streams this server holds.

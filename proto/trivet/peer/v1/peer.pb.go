@@ -1763,6 +1763,113 @@ func (x *RestoreResponse) GetRestoreEpoch() uint64 {
 	return 0
 }
 
+// AskAgentRequest is a question about a name for an agent whose stream of
+// questions the receiver holds.
+type AskAgentRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	AgentSessionId string                 `protobuf:"bytes,1,opt,name=agent_session_id,json=agentSessionId,proto3" json:"agent_session_id,omitempty"`
+	Question       *manager.DNSRequest    `protobuf:"bytes,2,opt,name=question,proto3" json:"question,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *AskAgentRequest) Reset() {
+	*x = AskAgentRequest{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskAgentRequest) ProtoMessage() {}
+
+func (x *AskAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskAgentRequest.ProtoReflect.Descriptor instead.
+func (*AskAgentRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *AskAgentRequest) GetAgentSessionId() string {
+	if x != nil {
+		return x.AgentSessionId
+	}
+	return ""
+}
+
+func (x *AskAgentRequest) GetQuestion() *manager.DNSRequest {
+	if x != nil {
+		return x.Question
+	}
+	return nil
+}
+
+type AskAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// False: the receiver has no such stream, or the agent does not answer.
+	Answered      bool                 `protobuf:"varint,1,opt,name=answered,proto3" json:"answered,omitempty"`
+	Response      *manager.DNSResponse `protobuf:"bytes,2,opt,name=response,proto3" json:"response,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskAgentResponse) Reset() {
+	*x = AskAgentResponse{}
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskAgentResponse) ProtoMessage() {}
+
+func (x *AskAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_peer_v1_peer_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskAgentResponse.ProtoReflect.Descriptor instead.
+func (*AskAgentResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_peer_v1_peer_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *AskAgentResponse) GetAnswered() bool {
+	if x != nil {
+		return x.Answered
+	}
+	return false
+}
+
+func (x *AskAgentResponse) GetResponse() *manager.DNSResponse {
+	if x != nil {
+		return x.Response
+	}
+	return nil
+}
+
 var File_trivet_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_trivet_peer_v1_peer_proto_rawDesc = "" +
@@ -1877,7 +1984,13 @@ const file_trivet_peer_v1_peer_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"R\n" +
 	"\x0fRestoreResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12#\n" +
-	"\rrestore_epoch\x18\x02 \x01(\x04R\frestoreEpochB$Z\"trivet/proto/trivet/peer/v1;peerv1b\x06proto3"
+	"\rrestore_epoch\x18\x02 \x01(\x04R\frestoreEpoch\"y\n" +
+	"\x0fAskAgentRequest\x12(\n" +
+	"\x10agent_session_id\x18\x01 \x01(\tR\x0eagentSessionId\x12<\n" +
+	"\bquestion\x18\x02 \x01(\v2 .telepresence.manager.DNSRequestR\bquestion\"m\n" +
+	"\x10AskAgentResponse\x12\x1a\n" +
+	"\banswered\x18\x01 \x01(\bR\banswered\x12=\n" +
+	"\bresponse\x18\x02 \x01(\v2!.telepresence.manager.DNSResponseR\bresponseB$Z\"trivet/proto/trivet/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_trivet_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -1891,7 +2004,7 @@ func file_trivet_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_trivet_peer_v1_peer_proto_rawDescData
 }
 
-var file_trivet_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_trivet_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_trivet_peer_v1_peer_proto_goTypes = []any{
 	(*HelloRequest)(nil),            // 0: trivet.peer.v1.HelloRequest
 	(*HelloResponse)(nil),           // 1: trivet.peer.v1.HelloResponse
@@ -1925,27 +2038,33 @@ var file_trivet_peer_v1_peer_proto_goTypes = []any{
 	(*StateChunk)(nil),              // 29: trivet.peer.v1.StateChunk
 	(*RestoreChunk)(nil),            // 30: trivet.peer.v1.RestoreChunk
 	(*RestoreResponse)(nil),         // 31: trivet.peer.v1.RestoreResponse
-	(*v1.Command)(nil),              // 32: trivet.command.v1.Command
-	(*v1.Result)(nil),               // 33: trivet.command.v1.Result
-	(*manager.DialRequest)(nil),     // 34: telepresence.manager.DialRequest
+	(*AskAgentRequest)(nil),         // 32: trivet.peer.v1.AskAgentRequest
+	(*AskAgentResponse)(nil),        // 33: trivet.peer.v1.AskAgentResponse
+	(*v1.Command)(nil),              // 34: trivet.command.v1.Command
+	(*v1.Result)(nil),               // 35: trivet.command.v1.Result
+	(*manager.DialRequest)(nil),     // 36: telepresence.manager.DialRequest
+	(*manager.DNSRequest)(nil),      // 37: telepresence.manager.DNSRequest
+	(*manager.DNSResponse)(nil),     // 38: telepresence.manager.DNSResponse
 }
 var file_trivet_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: trivet.peer.v1.HelloRequest.server:type_name -> trivet.peer.v1.ServerInfo
 	2,  // 1: trivet.peer.v1.HelloResponse.server:type_name -> trivet.peer.v1.ServerInfo
 	2,  // 2: trivet.peer.v1.HelloResponse.configuration:type_name -> trivet.peer.v1.ServerInfo
-	32, // 3: trivet.peer.v1.ProposeRequest.commands:type_name -> trivet.command.v1.Command
-	33, // 4: trivet.peer.v1.ProposeResponse.results:type_name -> trivet.command.v1.Result
+	34, // 3: trivet.peer.v1.ProposeRequest.commands:type_name -> trivet.command.v1.Command
+	35, // 4: trivet.peer.v1.ProposeResponse.results:type_name -> trivet.command.v1.Result
 	8,  // 5: trivet.peer.v1.TouchRequest.touches:type_name -> trivet.peer.v1.Touch
 	12, // 6: trivet.peer.v1.AttachmentUpdate.attachments:type_name -> trivet.peer.v1.Attachment
-	34, // 7: trivet.peer.v1.DialOffer.request:type_name -> telepresence.manager.DialRequest
+	36, // 7: trivet.peer.v1.DialOffer.request:type_name -> telepresence.manager.DialRequest
 	2,  // 8: trivet.peer.v1.JoinRequest.server:type_name -> trivet.peer.v1.ServerInfo
 	2,  // 9: trivet.peer.v1.JoinResponse.configuration:type_name -> trivet.peer.v1.ServerInfo
 	27, // 10: trivet.peer.v1.DigestsResponse.digests:type_name -> trivet.peer.v1.DigestAt
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	37, // 11: trivet.peer.v1.AskAgentRequest.question:type_name -> telepresence.manager.DNSRequest
+	38, // 12: trivet.peer.v1.AskAgentResponse.response:type_name -> telepresence.manager.DNSResponse
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_trivet_peer_v1_peer_proto_init() }
@@ -1959,7 +2078,7 @@ func file_trivet_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_peer_v1_peer_proto_rawDesc), len(file_trivet_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

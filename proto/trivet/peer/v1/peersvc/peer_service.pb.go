@@ -26,7 +26,7 @@ var File_trivet_peer_v1_peersvc_peer_service_proto protoreflect.FileDescriptor
 
 const file_trivet_peer_v1_peersvc_peer_service_proto_rawDesc = "" +
 	"\n" +
-	")trivet/peer/v1/peersvc/peer_service.proto\x12\x0etrivet.peer.v1\x1a\"telepresence/manager/manager.proto\x1a\x19trivet/peer/v1/peer.proto2\xa0\t\n" +
+	")trivet/peer/v1/peersvc/peer_service.proto\x12\x0etrivet.peer.v1\x1a\"telepresence/manager/manager.proto\x1a\x19trivet/peer/v1/peer.proto2\xef\t\n" +
 	"\x04Peer\x12D\n" +
 	"\x05Hello\x12\x1c.trivet.peer.v1.HelloRequest\x1a\x1d.trivet.peer.v1.HelloResponse\x12J\n" +
 	"\aPropose\x12\x1e.trivet.peer.v1.ProposeRequest\x1a\x1f.trivet.peer.v1.ProposeResponse\x12Y\n" +
@@ -34,6 +34,7 @@ const file_trivet_peer_v1_peersvc_peer_service_proto_rawDesc = "" +
 	"\x05Touch\x12\x1c.trivet.peer.v1.TouchRequest\x1a\x1d.trivet.peer.v1.TouchResponse\x12_\n" +
 	"\x10WatchAttachments\x12'.trivet.peer.v1.WatchAttachmentsRequest\x1a .trivet.peer.v1.AttachmentUpdate0\x01\x12D\n" +
 	"\x04Dial\x12\x19.trivet.peer.v1.DialOffer\x1a!.trivet.peer.v1.DialOfferResponse\x12M\n" +
+	"\bAskAgent\x12\x1f.trivet.peer.v1.AskAgentRequest\x1a .trivet.peer.v1.AskAgentResponse\x12M\n" +
 	"\bTransfer\x12\x1f.trivet.peer.v1.TransferRequest\x1a .trivet.peer.v1.TransferResponse\x12V\n" +
 	"\vConfirmTerm\x12\".trivet.peer.v1.ConfirmTermRequest\x1a#.trivet.peer.v1.ConfirmTermResponse\x12M\n" +
 	"\bEvidence\x12\x1f.trivet.peer.v1.EvidenceRequest\x1a .trivet.peer.v1.EvidenceResponse\x12A\n" +
@@ -52,29 +53,31 @@ var file_trivet_peer_v1_peersvc_peer_service_proto_goTypes = []any{
 	(*v1.TouchRequest)(nil),            // 3: trivet.peer.v1.TouchRequest
 	(*v1.WatchAttachmentsRequest)(nil), // 4: trivet.peer.v1.WatchAttachmentsRequest
 	(*v1.DialOffer)(nil),               // 5: trivet.peer.v1.DialOffer
-	(*v1.TransferRequest)(nil),         // 6: trivet.peer.v1.TransferRequest
-	(*v1.ConfirmTermRequest)(nil),      // 7: trivet.peer.v1.ConfirmTermRequest
-	(*v1.EvidenceRequest)(nil),         // 8: trivet.peer.v1.EvidenceRequest
-	(*v1.JoinRequest)(nil),             // 9: trivet.peer.v1.JoinRequest
-	(*v1.RemoveRequest)(nil),           // 10: trivet.peer.v1.RemoveRequest
-	(*v1.DigestsRequest)(nil),          // 11: trivet.peer.v1.DigestsRequest
-	(*v1.FetchStateRequest)(nil),       // 12: trivet.peer.v1.FetchStateRequest
-	(*v1.RestoreChunk)(nil),            // 13: trivet.peer.v1.RestoreChunk
-	(*manager.TunnelMessage)(nil),      // 14: telepresence.manager.TunnelMessage
-	(*v1.HelloResponse)(nil),           // 15: trivet.peer.v1.HelloResponse
-	(*v1.ProposeResponse)(nil),         // 16: trivet.peer.v1.ProposeResponse
-	(*v1.ReadRevisionResponse)(nil),    // 17: trivet.peer.v1.ReadRevisionResponse
-	(*v1.TouchResponse)(nil),           // 18: trivet.peer.v1.TouchResponse
-	(*v1.AttachmentUpdate)(nil),        // 19: trivet.peer.v1.AttachmentUpdate
-	(*v1.DialOfferResponse)(nil),       // 20: trivet.peer.v1.DialOfferResponse
-	(*v1.TransferResponse)(nil),        // 21: trivet.peer.v1.TransferResponse
-	(*v1.ConfirmTermResponse)(nil),     // 22: trivet.peer.v1.ConfirmTermResponse
-	(*v1.EvidenceResponse)(nil),        // 23: trivet.peer.v1.EvidenceResponse
-	(*v1.JoinResponse)(nil),            // 24: trivet.peer.v1.JoinResponse
-	(*v1.RemoveResponse)(nil),          // 25: trivet.peer.v1.RemoveResponse
-	(*v1.DigestsResponse)(nil),         // 26: trivet.peer.v1.DigestsResponse
-	(*v1.StateChunk)(nil),              // 27: trivet.peer.v1.StateChunk
-	(*v1.RestoreResponse)(nil),         // 28: trivet.peer.v1.RestoreResponse
+	(*v1.AskAgentRequest)(nil),         // 6: trivet.peer.v1.AskAgentRequest
+	(*v1.TransferRequest)(nil),         // 7: trivet.peer.v1.TransferRequest
+	(*v1.ConfirmTermRequest)(nil),      // 8: trivet.peer.v1.ConfirmTermRequest
+	(*v1.EvidenceRequest)(nil),         // 9: trivet.peer.v1.EvidenceRequest
+	(*v1.JoinRequest)(nil),             // 10: trivet.peer.v1.JoinRequest
+	(*v1.RemoveRequest)(nil),           // 11: trivet.peer.v1.RemoveRequest
+	(*v1.DigestsRequest)(nil),          // 12: trivet.peer.v1.DigestsRequest
+	(*v1.FetchStateRequest)(nil),       // 13: trivet.peer.v1.FetchStateRequest
+	(*v1.RestoreChunk)(nil),            // 14: trivet.peer.v1.RestoreChunk
+	(*manager.TunnelMessage)(nil),      // 15: telepresence.manager.TunnelMessage
+	(*v1.HelloResponse)(nil),           // 16: trivet.peer.v1.HelloResponse
+	(*v1.ProposeResponse)(nil),         // 17: trivet.peer.v1.ProposeResponse
+	(*v1.ReadRevisionResponse)(nil),    // 18: trivet.peer.v1.ReadRevisionResponse
+	(*v1.TouchResponse)(nil),           // 19: trivet.peer.v1.TouchResponse
+	(*v1.AttachmentUpdate)(nil),        // 20: trivet.peer.v1.AttachmentUpdate
+	(*v1.DialOfferResponse)(nil),       // 21: trivet.peer.v1.DialOfferResponse
+	(*v1.AskAgentResponse)(nil),        // 22: trivet.peer.v1.AskAgentResponse
+	(*v1.TransferResponse)(nil),        // 23: trivet.peer.v1.TransferResponse
+	(*v1.ConfirmTermResponse)(nil),     // 24: trivet.peer.v1.ConfirmTermResponse
+	(*v1.EvidenceResponse)(nil),        // 25: trivet.peer.v1.EvidenceResponse
+	(*v1.JoinResponse)(nil),            // 26: trivet.peer.v1.JoinResponse
+	(*v1.RemoveResponse)(nil),          // 27: trivet.peer.v1.RemoveResponse
+	(*v1.DigestsResponse)(nil),         // 28: trivet.peer.v1.DigestsResponse
+	(*v1.StateChunk)(nil),              // 29: trivet.peer.v1.StateChunk
+	(*v1.RestoreResponse)(nil),         // 30: trivet.peer.v1.RestoreResponse
 }
 var file_trivet_peer_v1_peersvc_peer_service_proto_depIdxs = []int32{
 	0,  // 0: trivet.peer.v1.Peer.Hello:input_type -> trivet.peer.v1.HelloRequest
@@ -83,32 +86,34 @@ var file_trivet_peer_v1_peersvc_peer_service_proto_depIdxs = []int32{
 	3,  // 3: trivet.peer.v1.Peer.Touch:input_type -> trivet.peer.v1.TouchRequest
 	4,  // 4: trivet.peer.v1.Peer.WatchAttachments:input_type -> trivet.peer.v1.WatchAttachmentsRequest
 	5,  // 5: trivet.peer.v1.Peer.Dial:input_type -> trivet.peer.v1.DialOffer
-	6,  // 6: trivet.peer.v1.Peer.Transfer:input_type -> trivet.peer.v1.TransferRequest
-	7,  // 7: trivet.peer.v1.Peer.ConfirmTerm:input_type -> trivet.peer.v1.ConfirmTermRequest
-	8,  // 8: trivet.peer.v1.Peer.Evidence:input_type -> trivet.peer.v1.EvidenceRequest
-	9,  // 9: trivet.peer.v1.Peer.Join:input_type -> trivet.peer.v1.JoinRequest
-	10, // 10: trivet.peer.v1.Peer.Remove:input_type -> trivet.peer.v1.RemoveRequest
-	11, // 11: trivet.peer.v1.Peer.Digests:input_type -> trivet.peer.v1.DigestsRequest
-	12, // 12: trivet.peer.v1.Peer.FetchState:input_type -> trivet.peer.v1.FetchStateRequest
-	13, // 13: trivet.peer.v1.Peer.Restore:input_type -> trivet.peer.v1.RestoreChunk
-	14, // 14: trivet.peer.v1.Peer.Relay:input_type -> telepresence.manager.TunnelMessage
-	15, // 15: trivet.peer.v1.Peer.Hello:output_type -> trivet.peer.v1.HelloResponse
-	16, // 16: trivet.peer.v1.Peer.Propose:output_type -> trivet.peer.v1.ProposeResponse
-	17, // 17: trivet.peer.v1.Peer.ReadRevision:output_type -> trivet.peer.v1.ReadRevisionResponse
-	18, // 18: trivet.peer.v1.Peer.Touch:output_type -> trivet.peer.v1.TouchResponse
-	19, // 19: trivet.peer.v1.Peer.WatchAttachments:output_type -> trivet.peer.v1.AttachmentUpdate
-	20, // 20: trivet.peer.v1.Peer.Dial:output_type -> trivet.peer.v1.DialOfferResponse
-	21, // 21: trivet.peer.v1.Peer.Transfer:output_type -> trivet.peer.v1.TransferResponse
-	22, // 22: trivet.peer.v1.Peer.ConfirmTerm:output_type -> trivet.peer.v1.ConfirmTermResponse
-	23, // 23: trivet.peer.v1.Peer.Evidence:output_type -> trivet.peer.v1.EvidenceResponse
-	24, // 24: trivet.peer.v1.Peer.Join:output_type -> trivet.peer.v1.JoinResponse
-	25, // 25: trivet.peer.v1.Peer.Remove:output_type -> trivet.peer.v1.RemoveResponse
-	26, // 26: trivet.peer.v1.Peer.Digests:output_type -> trivet.peer.v1.DigestsResponse
-	27, // 27: trivet.peer.v1.Peer.FetchState:output_type -> trivet.peer.v1.StateChunk
-	28, // 28: trivet.peer.v1.Peer.Restore:output_type -> trivet.peer.v1.RestoreResponse
-	14, // 29: trivet.peer.v1.Peer.Relay:output_type -> telepresence.manager.TunnelMessage
-	15, // [15:30] is the sub-list for method output_type
-	0,  // [0:15] is the sub-list for method input_type
+	6,  // 6: trivet.peer.v1.Peer.AskAgent:input_type -> trivet.peer.v1.AskAgentRequest
+	7,  // 7: trivet.peer.v1.Peer.Transfer:input_type -> trivet.peer.v1.TransferRequest
+	8,  // 8: trivet.peer.v1.Peer.ConfirmTerm:input_type -> trivet.peer.v1.ConfirmTermRequest
+	9,  // 9: trivet.peer.v1.Peer.Evidence:input_type -> trivet.peer.v1.EvidenceRequest
+	10, // 10: trivet.peer.v1.Peer.Join:input_type -> trivet.peer.v1.JoinRequest
+	11, // 11: trivet.peer.v1.Peer.Remove:input_type -> trivet.peer.v1.RemoveRequest
+	12, // 12: trivet.peer.v1.Peer.Digests:input_type -> trivet.peer.v1.DigestsRequest
+	13, // 13: trivet.peer.v1.Peer.FetchState:input_type -> trivet.peer.v1.FetchStateRequest
+	14, // 14: trivet.peer.v1.Peer.Restore:input_type -> trivet.peer.v1.RestoreChunk
+	15, // 15: trivet.peer.v1.Peer.Relay:input_type -> telepresence.manager.TunnelMessage
+	16, // 16: trivet.peer.v1.Peer.Hello:output_type -> trivet.peer.v1.HelloResponse
+	17, // 17: trivet.peer.v1.Peer.Propose:output_type -> trivet.peer.v1.ProposeResponse
+	18, // 18: trivet.peer.v1.Peer.ReadRevision:output_type -> trivet.peer.v1.ReadRevisionResponse
+	19, // 19: trivet.peer.v1.Peer.Touch:output_type -> trivet.peer.v1.TouchResponse
+	20, // 20: trivet.peer.v1.Peer.WatchAttachments:output_type -> trivet.peer.v1.AttachmentUpdate
+	21, // 21: trivet.peer.v1.Peer.Dial:output_type -> trivet.peer.v1.DialOfferResponse
+	22, // 22: trivet.peer.v1.Peer.AskAgent:output_type -> trivet.peer.v1.AskAgentResponse
+	23, // 23: trivet.peer.v1.Peer.Transfer:output_type -> trivet.peer.v1.TransferResponse
+	24, // 24: trivet.peer.v1.Peer.ConfirmTerm:output_type -> trivet.peer.v1.ConfirmTermResponse
+	25, // 25: trivet.peer.v1.Peer.Evidence:output_type -> trivet.peer.v1.EvidenceResponse
+	26, // 26: trivet.peer.v1.Peer.Join:output_type -> trivet.peer.v1.JoinResponse
+	27, // 27: trivet.peer.v1.Peer.Remove:output_type -> trivet.peer.v1.RemoveResponse
+	28, // 28: trivet.peer.v1.Peer.Digests:output_type -> trivet.peer.v1.DigestsResponse
+	29, // 29: trivet.peer.v1.Peer.FetchState:output_type -> trivet.peer.v1.StateChunk
+	30, // 30: trivet.peer.v1.Peer.Restore:output_type -> trivet.peer.v1.RestoreResponse
+	15, // 31: trivet.peer.v1.Peer.Relay:output_type -> telepresence.manager.TunnelMessage
+	16, // [16:32] is the sub-list for method output_type
+	0,  // [0:16] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

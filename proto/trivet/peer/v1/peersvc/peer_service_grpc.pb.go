@@ -27,6 +27,7 @@ const (
 	Peer_Touch_FullMethodName            = "/trivet.peer.v1.Peer/Touch"
 	Peer_WatchAttachments_FullMethodName = "/trivet.peer.v1.Peer/WatchAttachments"
 	Peer_Dial_FullMethodName             = "/trivet.peer.v1.Peer/Dial"
+	Peer_AskAgent_FullMethodName         = "/trivet.peer.v1.Peer/AskAgent"
 	Peer_Transfer_FullMethodName         = "/trivet.peer.v1.Peer/Transfer"
 	Peer_ConfirmTerm_FullMethodName      = "/trivet.peer.v1.Peer/ConfirmTerm"
 	Peer_Evidence_FullMethodName         = "/trivet.peer.v1.Peer/Evidence"
@@ -50,6 +51,7 @@ type PeerClient interface {
 	Touch(ctx context.Context, in *v1.TouchRequest, opts ...grpc.CallOption) (*v1.TouchResponse, error)
 	WatchAttachments(ctx context.Context, in *v1.WatchAttachmentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.AttachmentUpdate], error)
 	Dial(ctx context.Context, in *v1.DialOffer, opts ...grpc.CallOption) (*v1.DialOfferResponse, error)
+	AskAgent(ctx context.Context, in *v1.AskAgentRequest, opts ...grpc.CallOption) (*v1.AskAgentResponse, error)
 	Transfer(ctx context.Context, in *v1.TransferRequest, opts ...grpc.CallOption) (*v1.TransferResponse, error)
 	ConfirmTerm(ctx context.Context, in *v1.ConfirmTermRequest, opts ...grpc.CallOption) (*v1.ConfirmTermResponse, error)
 	Evidence(ctx context.Context, in *v1.EvidenceRequest, opts ...grpc.CallOption) (*v1.EvidenceResponse, error)
@@ -135,6 +137,16 @@ func (c *peerClient) Dial(ctx context.Context, in *v1.DialOffer, opts ...grpc.Ca
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(v1.DialOfferResponse)
 	err := c.cc.Invoke(ctx, Peer_Dial_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) AskAgent(ctx context.Context, in *v1.AskAgentRequest, opts ...grpc.CallOption) (*v1.AskAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.AskAgentResponse)
+	err := c.cc.Invoke(ctx, Peer_AskAgent_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -258,6 +270,7 @@ type PeerServer interface {
 	Touch(context.Context, *v1.TouchRequest) (*v1.TouchResponse, error)
 	WatchAttachments(*v1.WatchAttachmentsRequest, grpc.ServerStreamingServer[v1.AttachmentUpdate]) error
 	Dial(context.Context, *v1.DialOffer) (*v1.DialOfferResponse, error)
+	AskAgent(context.Context, *v1.AskAgentRequest) (*v1.AskAgentResponse, error)
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
 	ConfirmTerm(context.Context, *v1.ConfirmTermRequest) (*v1.ConfirmTermResponse, error)
 	Evidence(context.Context, *v1.EvidenceRequest) (*v1.EvidenceResponse, error)
@@ -297,6 +310,9 @@ func (UnimplementedPeerServer) WatchAttachments(*v1.WatchAttachmentsRequest, grp
 }
 func (UnimplementedPeerServer) Dial(context.Context, *v1.DialOffer) (*v1.DialOfferResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Dial not implemented")
+}
+func (UnimplementedPeerServer) AskAgent(context.Context, *v1.AskAgentRequest) (*v1.AskAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AskAgent not implemented")
 }
 func (UnimplementedPeerServer) Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Transfer not implemented")
@@ -443,6 +459,24 @@ func _Peer_Dial_Handler(srv interface{}, ctx context.Context, dec func(interface
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(PeerServer).Dial(ctx, req.(*v1.DialOffer))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_AskAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.AskAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).AskAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_AskAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).AskAgent(ctx, req.(*v1.AskAgentRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -606,6 +640,10 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Dial",
 			Handler:    _Peer_Dial_Handler,
+		},
+		{
+			MethodName: "AskAgent",
+			Handler:    _Peer_AskAgent_Handler,
 		},
 		{
 			MethodName: "Transfer",
