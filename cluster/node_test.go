@@ -1,11 +1,13 @@
 package cluster_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -154,5 +156,43 @@ func TestNodesAreShownAsConnectedWhileTheyAre(t *testing.T) {
 	clustertest.Eventually(t, "node-2 is not connected any more", func() bool { return !connected("node-2") })
 	if !connected("node-1") {
 		t.Error("node-1 went with it")
+	}
+}
+
+// TestUninstallAgents: the node is told that no agent is wanted any more.
+func TestUninstallAgents(t *testing.T) {
+	f := newFleet(t, 3)
+	alice := f.manager(2, pki.RoleOperator, "root")
+	sess := f.arriveClient(alice, "root")
+	wanted := func(n int) {
+		t.Helper()
+		for o := range f.orders {
+			if len(o.GetAgents()) == n {
+				return
+			}
+		}
+	}
+	ensured := make(chan error, 1)
+	go func() {
+		_, err := alice.EnsureAgent(f.ctx, &manager.EnsureAgentRequest{Session: sess, Name: "echo", Namespace: "default"})
+		ensured <- err
+	}()
+	wanted(1)
+	node := f.manager(0, pki.RoleNode, "node-1")
+	_, err := node.ArriveAsAgent(f.ctx, f.agentInfo())
+	must(t, err)
+	must(t, <-ensured)
+	_, err = alice.UninstallAgents(f.ctx, &manager.UninstallAgentsRequest{SessionInfo: sess, Agents: []string{"echo", "nope"}})
+	if status.Code(err) != codes.NotFound || !strings.Contains(status.Convert(err).Message(), "Workload nope.default not found") {
+		t.Errorf("with a workload that is not there: %v", err)
+	}
+	_, err = alice.UninstallAgents(f.ctx, &manager.UninstallAgentsRequest{SessionInfo: sess, Agents: []string{"echo"}})
+	must(t, err)
+	wanted(0)
+	_, err = alice.UninstallAgents(f.ctx, &manager.UninstallAgentsRequest{SessionInfo: sess})
+	must(t, err)
+	_, err = alice.UninstallAgents(f.ctx, &manager.UninstallAgentsRequest{SessionInfo: &manager.SessionInfo{SessionId: "nobody"}})
+	if status.Code(err) != codes.NotFound {
+		t.Errorf("of an unknown session: %v", err)
 	}
 }

@@ -157,6 +157,8 @@ func (t *tx) describedUse(res *commandv1.Result) recorded {
 		return recorded{"node.start", op.PutNode.GetNode().GetName(), op.PutNode.GetNode().GetVersion()}
 	case *commandv1.Command_RemoveNode:
 		return recorded{"node.remove", op.RemoveNode.GetName(), ""}
+	case *commandv1.Command_UninstallAgents:
+		return recorded{"agent.uninstall", op.UninstallAgents.GetNamespace(), strings.Join(op.UninstallAgents.GetNames(), " ")}
 	case *commandv1.Command_EnsureAgent:
 		return recorded{"agent.ensure", op.EnsureAgent.GetNamespace() + "/" + op.EnsureAgent.GetName(), ""}
 	}

@@ -69,7 +69,7 @@ func seedCommands(r *rig) []*commandv1.Command {
 		"set-generation agent:w1 older", "create alice two agent=web cport=81 header=X:y path=/api force",
 		"remove alice one", "remove intercept=alice:one", "review agent:w1 alice:one agent_error",
 		"set alice:one seen=11 owner=away", "put-node n2", "report n1 default/web=web-1@app:http:80",
-		"ensure-agent alice default web", "remove-node n1",
+		"ensure-agent alice default web", "uninstall alice default web", "remove-node n1",
 		"key k kind=issuing active sealed=x if=0", "delete-key issuing/1", "policy p order=1 who=* steal copy filter max=60 withheld=AWS_*",
 		"delete-policy all", "limits sessions=1 bytes=10", "record snapshot.save x class=security detail=y", "remove-server s1",
 	}
@@ -80,7 +80,7 @@ func seedCommands(r *rig) []*commandv1.Command {
 		"arrive-client": in.arriveClient, "arrive-agent": in.arriveAgent, "depart": in.depart,
 		"expire": in.expire, "set-generation": in.setGeneration, "create": in.create, "remove": in.remove,
 		"review": in.review, "set": in.set, "put-node": in.putNode, "remove-node": in.removeNode,
-		"report": in.report, "ensure-agent": in.ensureAgent, "key": in.putKey, "delete-key": in.deleteKey, "policy": in.putPolicy,
+		"report": in.report, "ensure-agent": in.ensureAgent, "uninstall": in.uninstall, "key": in.putKey, "delete-key": in.deleteKey, "policy": in.putPolicy,
 		"delete-policy": in.deletePolicy, "limits": in.setLimits, "record": in.recordAudit, "remove-server": in.removeServer,
 	}
 	var out []*commandv1.Command

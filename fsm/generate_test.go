@@ -59,7 +59,7 @@ func genCommand(t *rapid.T, now int64) *commandv1.Command {
 var generators = []func(*rapid.T, *commandv1.Command){
 	genArriveClient, genArriveAgent, genCreate, genReview, genSet, genReport, genDepart,
 	genArriveAgent, genCreate, genReview, genSet,
-	genRemove, genExpire, genGeneration, genEnsure, genNodeOps, genConfig, genTokens, genOthers,
+	genRemove, genExpire, genGeneration, genEnsure, genUninstall, genNodeOps, genConfig, genTokens, genOthers,
 }
 
 func genArriveClient(t *rapid.T, c *commandv1.Command) {
@@ -193,6 +193,13 @@ func genEnsure(t *rapid.T, c *commandv1.Command) {
 	c.Op = &commandv1.Command_EnsureAgent{EnsureAgent: &commandv1.EnsureAgent{
 		SessionId: genSession.Draw(t, "session"), Namespace: genNamespace.Draw(t, "namespace"),
 		Name: genWorkload.Draw(t, "workload"),
+	}}
+}
+
+func genUninstall(t *rapid.T, c *commandv1.Command) {
+	c.Op = &commandv1.Command_UninstallAgents{UninstallAgents: &commandv1.UninstallAgents{
+		SessionId: genSession.Draw(t, "session"), Namespace: genNamespace.Draw(t, "namespace"),
+		Names: rapid.SliceOfN(genWorkload, 0, 2).Draw(t, "workloads"),
 	}}
 }
 

@@ -78,6 +78,7 @@ var appliers = map[reflect.Type]*applier{
 	reflect.TypeFor[*commandv1.Command_RemoveNode]():      on(1, action, (*commandv1.Command).GetRemoveNode, (*tx).removeNode),
 	reflect.TypeFor[*commandv1.Command_ReportWorkloads](): on(1, unrecorded, (*commandv1.Command).GetReportWorkloads, (*tx).reportWorkloads),
 	reflect.TypeFor[*commandv1.Command_EnsureAgent]():     on(1, action, (*commandv1.Command).GetEnsureAgent, (*tx).ensureAgent),
+	reflect.TypeFor[*commandv1.Command_UninstallAgents](): on(2, action, (*commandv1.Command).GetUninstallAgents, (*tx).uninstallAgents),
 
 	reflect.TypeFor[*commandv1.Command_RecordAudit](): on(2, unrecorded, (*commandv1.Command).GetRecordAudit, (*tx).recordAudit),
 }

@@ -101,3 +101,12 @@ func (in *interpreter) ensureAgent(a arguments) *commandv1.Command {
 		SessionId: a.pos(0), Namespace: a.pos(1), Name: a.pos(2),
 	}}}
 }
+
+// uninstall names a session, a namespace and workloads.
+func (in *interpreter) uninstall(a arguments) *commandv1.Command {
+	op := &commandv1.UninstallAgents{SessionId: a.pos(0), Namespace: a.pos(1)}
+	for n := 2; a.pos(n) != ""; n++ {
+		op.Names = append(op.Names, a.pos(n))
+	}
+	return &commandv1.Command{Op: &commandv1.Command_UninstallAgents{UninstallAgents: op}}
+}

@@ -60,6 +60,7 @@ func newInterpreter(t *testing.T) *interpreter {
 		"remove-node":    command(in.removeNode),
 		"report":         command(in.report),
 		"ensure-agent":   command(in.ensureAgent),
+		"uninstall":      command(in.uninstall),
 		"remove-server":  command(in.removeServer),
 		"key":            command(in.putKey),
 		"delete-key":     command(in.deleteKey),
@@ -566,7 +567,7 @@ func TestEveryOperationHasAVerb(t *testing.T) {
 	names := []string{
 		"init", "server", "put", "delete", "identity", "token", "enrol", "revoke",
 		"arrive-client", "arrive-agent", "depart", "expire", "set-generation", "create", "remove",
-		"review", "set", "put-node", "remove-node", "report", "ensure-agent",
+		"review", "set", "put-node", "remove-node", "report", "ensure-agent", "uninstall",
 		"remove-server", "key", "delete-key", "policy", "delete-policy", "limits", "record",
 	}
 	if ops.Len() != len(names) || ops.Len() != len(appliers) {

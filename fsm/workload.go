@@ -178,3 +178,40 @@ func (t *tx) ensureAgent(op *commandv1.EnsureAgent) *commandv1.Result {
 	put(t, &t.work.workloads, row)
 	return withWorkload(row)
 }
+
+// uninstallAgents takes the wish for agents back: of the workloads that are
+// named, or of all in a namespace. Their intercepts stay and have no agent.
+func (t *tx) uninstallAgents(op *commandv1.UninstallAgents) *commandv1.Result {
+	if _, res := t.clientSession(op.GetSessionId()); res != nil {
+		return res
+	}
+	if op.GetNamespace() == "" {
+		return invalid("namespace must not be empty")
+	}
+	var rows []*commandv1.WorkloadRow
+	for _, name := range op.GetNames() {
+		row, ok := t.work.Workload(op.GetNamespace(), name)
+		if !ok {
+			return hinted(refuse(commandv1.Code_CODE_NOT_FOUND, ReasonWorkloadNotFound,
+				"Workload %s.%s not found", name, op.GetNamespace()), "nothing was changed: check the name and the namespace")
+		}
+		rows = append(rows, row)
+	}
+	if len(op.GetNames()) == 0 {
+		for row := range t.work.Workloads {
+			if row.GetNamespace() == op.GetNamespace() {
+				rows = append(rows, row)
+			}
+		}
+	}
+	for _, row := range rows {
+		// The same name may be there twice.
+		if row, _ = t.work.Workload(row.GetNamespace(), row.GetName()); !row.GetAgentWanted() {
+			continue
+		}
+		row = edit(row)
+		row.AgentWanted = false
+		t.storeWorkload(row)
+	}
+	return done()
+}

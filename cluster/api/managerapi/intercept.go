@@ -185,6 +185,23 @@ func (s *Service) EnsureAgent(ctx context.Context, req *manager.EnsureAgentReque
 	return out, nil
 }
 
+// UninstallAgents takes agents away: from the workloads that are named, or from
+// all of the client's namespace. Their intercepts stay and find no agent until
+// one is asked for again.
+func (s *Service) UninstallAgents(ctx context.Context, req *manager.UninstallAgentsRequest) (*emptypb.Empty, error) {
+	sess, err := s.session(ctx, req.GetSessionInfo(), commandv1.SessionKind_SESSION_KIND_CLIENT)
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_UninstallAgents{UninstallAgents: &commandv1.UninstallAgents{
+		SessionId: sess.GetId(), Namespace: sess.GetClient().GetNamespace(), Names: req.GetAgents(),
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return new(emptypb.Empty), nil
+}
+
 // RemoveIntercept removes one of the caller's intercepts; an unknown name has
 // been removed already.
 func (s *Service) RemoveIntercept(ctx context.Context, req *manager.RemoveInterceptRequest2) (*emptypb.Empty, error) {

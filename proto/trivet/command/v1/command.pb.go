@@ -115,6 +115,7 @@ type Command struct {
 	//	*Command_ReportWorkloads
 	//	*Command_EnsureAgent
 	//	*Command_RemoveNode
+	//	*Command_UninstallAgents
 	//	*Command_RemoveServer
 	//	*Command_PutKey
 	//	*Command_DeleteKey
@@ -395,6 +396,15 @@ func (x *Command) GetRemoveNode() *RemoveNode {
 	return nil
 }
 
+func (x *Command) GetUninstallAgents() *UninstallAgents {
+	if x != nil {
+		if x, ok := x.Op.(*Command_UninstallAgents); ok {
+			return x.UninstallAgents
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetRemoveServer() *RemoveServer {
 	if x != nil {
 		if x, ok := x.Op.(*Command_RemoveServer); ok {
@@ -546,6 +556,10 @@ type Command_RemoveNode struct {
 	RemoveNode *RemoveNode `protobuf:"bytes,67,opt,name=remove_node,json=removeNode,proto3,oneof"`
 }
 
+type Command_UninstallAgents struct {
+	UninstallAgents *UninstallAgents `protobuf:"bytes,68,opt,name=uninstall_agents,json=uninstallAgents,proto3,oneof"`
+}
+
 type Command_RemoveServer struct {
 	RemoveServer *RemoveServer `protobuf:"bytes,80,opt,name=remove_server,json=removeServer,proto3,oneof"`
 }
@@ -615,6 +629,8 @@ func (*Command_ReportWorkloads) isCommand_Op() {}
 func (*Command_EnsureAgent) isCommand_Op() {}
 
 func (*Command_RemoveNode) isCommand_Op() {}
+
+func (*Command_UninstallAgents) isCommand_Op() {}
 
 func (*Command_RemoveServer) isCommand_Op() {}
 
@@ -1973,6 +1989,70 @@ func (x *EnsureAgent) GetName() string {
 	return ""
 }
 
+// UninstallAgents takes back what EnsureAgent asked for. Unless all workloads
+// that it names are there nothing changes.
+type UninstallAgents struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of a client.
+	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Workloads; empty: all of the namespace.
+	Names         []string `protobuf:"bytes,3,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UninstallAgents) Reset() {
+	*x = UninstallAgents{}
+	mi := &file_trivet_command_v1_command_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UninstallAgents) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UninstallAgents) ProtoMessage() {}
+
+func (x *UninstallAgents) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_command_v1_command_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UninstallAgents.ProtoReflect.Descriptor instead.
+func (*UninstallAgents) Descriptor() ([]byte, []int) {
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *UninstallAgents) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *UninstallAgents) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *UninstallAgents) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
 type RemoveNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1982,7 +2062,7 @@ type RemoveNode struct {
 
 func (x *RemoveNode) Reset() {
 	*x = RemoveNode{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[24]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2074,7 @@ func (x *RemoveNode) String() string {
 func (*RemoveNode) ProtoMessage() {}
 
 func (x *RemoveNode) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[24]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2087,7 @@ func (x *RemoveNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNode.ProtoReflect.Descriptor instead.
 func (*RemoveNode) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{24}
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RemoveNode) GetName() string {
@@ -2028,7 +2108,7 @@ type RemoveServer struct {
 
 func (x *RemoveServer) Reset() {
 	*x = RemoveServer{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[25]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2040,7 +2120,7 @@ func (x *RemoveServer) String() string {
 func (*RemoveServer) ProtoMessage() {}
 
 func (x *RemoveServer) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[25]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2053,7 +2133,7 @@ func (x *RemoveServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveServer.ProtoReflect.Descriptor instead.
 func (*RemoveServer) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{25}
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RemoveServer) GetId() string {
@@ -2076,7 +2156,7 @@ type PutKey struct {
 
 func (x *PutKey) Reset() {
 	*x = PutKey{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[26]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2088,7 +2168,7 @@ func (x *PutKey) String() string {
 func (*PutKey) ProtoMessage() {}
 
 func (x *PutKey) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[26]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2101,7 +2181,7 @@ func (x *PutKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutKey.ProtoReflect.Descriptor instead.
 func (*PutKey) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{26}
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PutKey) GetKey() *KeyRow {
@@ -2128,7 +2208,7 @@ type DeleteKey struct {
 
 func (x *DeleteKey) Reset() {
 	*x = DeleteKey{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[27]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2140,7 +2220,7 @@ func (x *DeleteKey) String() string {
 func (*DeleteKey) ProtoMessage() {}
 
 func (x *DeleteKey) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[27]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2153,7 +2233,7 @@ func (x *DeleteKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteKey.ProtoReflect.Descriptor instead.
 func (*DeleteKey) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{27}
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DeleteKey) GetId() string {
@@ -2180,7 +2260,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[28]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2272,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[28]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2285,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{28}
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PutPolicy) GetPolicy() *PolicyRow {
@@ -2232,7 +2312,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[29]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2244,7 +2324,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[29]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2257,7 +2337,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{29}
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeletePolicy) GetName() string {
@@ -2288,7 +2368,7 @@ type SetLimits struct {
 
 func (x *SetLimits) Reset() {
 	*x = SetLimits{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[30]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2380,7 @@ func (x *SetLimits) String() string {
 func (*SetLimits) ProtoMessage() {}
 
 func (x *SetLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[30]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2393,7 @@ func (x *SetLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimits.ProtoReflect.Descriptor instead.
 func (*SetLimits) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{30}
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SetLimits) GetLimits() *Limits {
@@ -2347,7 +2427,7 @@ type RecordAudit struct {
 
 func (x *RecordAudit) Reset() {
 	*x = RecordAudit{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[31]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2439,7 @@ func (x *RecordAudit) String() string {
 func (*RecordAudit) ProtoMessage() {}
 
 func (x *RecordAudit) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[31]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2452,7 @@ func (x *RecordAudit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordAudit.ProtoReflect.Descriptor instead.
 func (*RecordAudit) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{31}
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RecordAudit) GetClass() AuditClass {
@@ -2434,7 +2514,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[32]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2446,7 +2526,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[32]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2459,7 +2539,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{32}
+	return file_trivet_command_v1_command_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Result) GetRevision() uint64 {
@@ -2660,7 +2740,7 @@ type ExpireSessions_Item struct {
 
 func (x *ExpireSessions_Item) Reset() {
 	*x = ExpireSessions_Item{}
-	mi := &file_trivet_command_v1_command_proto_msgTypes[33]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2672,7 +2752,7 @@ func (x *ExpireSessions_Item) String() string {
 func (*ExpireSessions_Item) ProtoMessage() {}
 
 func (x *ExpireSessions_Item) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_command_v1_command_proto_msgTypes[33]
+	mi := &file_trivet_command_v1_command_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2708,7 +2788,7 @@ const file_trivet_command_v1_command_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftrivet/command/v1/command.proto\x12\x11trivet.command.v1\x1a\"telepresence/manager/manager.proto\x1a\x1ctrivet/command/v1/rows.proto\"?\n" +
 	"\x05Entry\x126\n" +
-	"\bcommands\x18\x01 \x03(\v2\x1a.trivet.command.v1.CommandR\bcommands\"\xeb\x10\n" +
+	"\bcommands\x18\x01 \x03(\v2\x1a.trivet.command.v1.CommandR\bcommands\"\xbc\x11\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12;\n" +
 	"\n" +
@@ -2741,7 +2821,8 @@ const file_trivet_command_v1_command_proto_rawDesc = "" +
 	"\x10report_workloads\x18A \x01(\v2\".trivet.command.v1.ReportWorkloadsH\x00R\x0freportWorkloads\x12C\n" +
 	"\fensure_agent\x18B \x01(\v2\x1e.trivet.command.v1.EnsureAgentH\x00R\vensureAgent\x12@\n" +
 	"\vremove_node\x18C \x01(\v2\x1d.trivet.command.v1.RemoveNodeH\x00R\n" +
-	"removeNode\x12F\n" +
+	"removeNode\x12O\n" +
+	"\x10uninstall_agents\x18D \x01(\v2\".trivet.command.v1.UninstallAgentsH\x00R\x0funinstallAgents\x12F\n" +
 	"\rremove_server\x18P \x01(\v2\x1f.trivet.command.v1.RemoveServerH\x00R\fremoveServer\x124\n" +
 	"\aput_key\x18Q \x01(\v2\x19.trivet.command.v1.PutKeyH\x00R\x06putKey\x12=\n" +
 	"\n" +
@@ -2861,7 +2942,12 @@ const file_trivet_command_v1_command_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\" \n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"d\n" +
+	"\x0fUninstallAgents\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05names\x18\x03 \x03(\tR\x05names\" \n" +
 	"\n" +
 	"RemoveNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x1e\n" +
@@ -2921,7 +3007,7 @@ func file_trivet_command_v1_command_proto_rawDescGZIP() []byte {
 	return file_trivet_command_v1_command_proto_rawDescData
 }
 
-var file_trivet_command_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_trivet_command_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_trivet_command_v1_command_proto_goTypes = []any{
 	(*Entry)(nil),                          // 0: trivet.command.v1.Entry
 	(*Command)(nil),                        // 1: trivet.command.v1.Command
@@ -2947,36 +3033,37 @@ var file_trivet_command_v1_command_proto_goTypes = []any{
 	(*ReportWorkloads)(nil),                // 21: trivet.command.v1.ReportWorkloads
 	(*WorkloadReport)(nil),                 // 22: trivet.command.v1.WorkloadReport
 	(*EnsureAgent)(nil),                    // 23: trivet.command.v1.EnsureAgent
-	(*RemoveNode)(nil),                     // 24: trivet.command.v1.RemoveNode
-	(*RemoveServer)(nil),                   // 25: trivet.command.v1.RemoveServer
-	(*PutKey)(nil),                         // 26: trivet.command.v1.PutKey
-	(*DeleteKey)(nil),                      // 27: trivet.command.v1.DeleteKey
-	(*PutPolicy)(nil),                      // 28: trivet.command.v1.PutPolicy
-	(*DeletePolicy)(nil),                   // 29: trivet.command.v1.DeletePolicy
-	(*SetLimits)(nil),                      // 30: trivet.command.v1.SetLimits
-	(*RecordAudit)(nil),                    // 31: trivet.command.v1.RecordAudit
-	(*Result)(nil),                         // 32: trivet.command.v1.Result
-	(*ExpireSessions_Item)(nil),            // 33: trivet.command.v1.ExpireSessions.Item
-	(*ServerRow)(nil),                      // 34: trivet.command.v1.ServerRow
-	(*manager.ClientInfo)(nil),             // 35: telepresence.manager.ClientInfo
-	(*manager.AgentInfo)(nil),              // 36: telepresence.manager.AgentInfo
-	(Generation)(0),                        // 37: trivet.command.v1.Generation
-	(*manager.InterceptSpec)(nil),          // 38: telepresence.manager.InterceptSpec
-	(*manager.ReviewInterceptRequest)(nil), // 39: telepresence.manager.ReviewInterceptRequest
-	(manager.InterceptDispositionType)(0),  // 40: telepresence.manager.InterceptDispositionType
-	(OwnerState)(0),                        // 41: trivet.command.v1.OwnerState
-	(*NodeRow)(nil),                        // 42: trivet.command.v1.NodeRow
-	(*Pod)(nil),                            // 43: trivet.command.v1.Pod
-	(*KeyRow)(nil),                         // 44: trivet.command.v1.KeyRow
-	(*PolicyRow)(nil),                      // 45: trivet.command.v1.PolicyRow
-	(*Limits)(nil),                         // 46: trivet.command.v1.Limits
-	(AuditClass)(0),                        // 47: trivet.command.v1.AuditClass
-	(Code)(0),                              // 48: trivet.command.v1.Code
-	(*SessionRow)(nil),                     // 49: trivet.command.v1.SessionRow
-	(*InterceptRow)(nil),                   // 50: trivet.command.v1.InterceptRow
-	(*WorkloadRow)(nil),                    // 51: trivet.command.v1.WorkloadRow
-	(*ConfigRow)(nil),                      // 52: trivet.command.v1.ConfigRow
-	(*TokenRow)(nil),                       // 53: trivet.command.v1.TokenRow
+	(*UninstallAgents)(nil),                // 24: trivet.command.v1.UninstallAgents
+	(*RemoveNode)(nil),                     // 25: trivet.command.v1.RemoveNode
+	(*RemoveServer)(nil),                   // 26: trivet.command.v1.RemoveServer
+	(*PutKey)(nil),                         // 27: trivet.command.v1.PutKey
+	(*DeleteKey)(nil),                      // 28: trivet.command.v1.DeleteKey
+	(*PutPolicy)(nil),                      // 29: trivet.command.v1.PutPolicy
+	(*DeletePolicy)(nil),                   // 30: trivet.command.v1.DeletePolicy
+	(*SetLimits)(nil),                      // 31: trivet.command.v1.SetLimits
+	(*RecordAudit)(nil),                    // 32: trivet.command.v1.RecordAudit
+	(*Result)(nil),                         // 33: trivet.command.v1.Result
+	(*ExpireSessions_Item)(nil),            // 34: trivet.command.v1.ExpireSessions.Item
+	(*ServerRow)(nil),                      // 35: trivet.command.v1.ServerRow
+	(*manager.ClientInfo)(nil),             // 36: telepresence.manager.ClientInfo
+	(*manager.AgentInfo)(nil),              // 37: telepresence.manager.AgentInfo
+	(Generation)(0),                        // 38: trivet.command.v1.Generation
+	(*manager.InterceptSpec)(nil),          // 39: telepresence.manager.InterceptSpec
+	(*manager.ReviewInterceptRequest)(nil), // 40: telepresence.manager.ReviewInterceptRequest
+	(manager.InterceptDispositionType)(0),  // 41: telepresence.manager.InterceptDispositionType
+	(OwnerState)(0),                        // 42: trivet.command.v1.OwnerState
+	(*NodeRow)(nil),                        // 43: trivet.command.v1.NodeRow
+	(*Pod)(nil),                            // 44: trivet.command.v1.Pod
+	(*KeyRow)(nil),                         // 45: trivet.command.v1.KeyRow
+	(*PolicyRow)(nil),                      // 46: trivet.command.v1.PolicyRow
+	(*Limits)(nil),                         // 47: trivet.command.v1.Limits
+	(AuditClass)(0),                        // 48: trivet.command.v1.AuditClass
+	(Code)(0),                              // 49: trivet.command.v1.Code
+	(*SessionRow)(nil),                     // 50: trivet.command.v1.SessionRow
+	(*InterceptRow)(nil),                   // 51: trivet.command.v1.InterceptRow
+	(*WorkloadRow)(nil),                    // 52: trivet.command.v1.WorkloadRow
+	(*ConfigRow)(nil),                      // 53: trivet.command.v1.ConfigRow
+	(*TokenRow)(nil),                       // 54: trivet.command.v1.TokenRow
 }
 var file_trivet_command_v1_command_proto_depIdxs = []int32{
 	1,  // 0: trivet.command.v1.Entry.commands:type_name -> trivet.command.v1.Command
@@ -3001,46 +3088,47 @@ var file_trivet_command_v1_command_proto_depIdxs = []int32{
 	20, // 19: trivet.command.v1.Command.put_node:type_name -> trivet.command.v1.PutNode
 	21, // 20: trivet.command.v1.Command.report_workloads:type_name -> trivet.command.v1.ReportWorkloads
 	23, // 21: trivet.command.v1.Command.ensure_agent:type_name -> trivet.command.v1.EnsureAgent
-	24, // 22: trivet.command.v1.Command.remove_node:type_name -> trivet.command.v1.RemoveNode
-	25, // 23: trivet.command.v1.Command.remove_server:type_name -> trivet.command.v1.RemoveServer
-	26, // 24: trivet.command.v1.Command.put_key:type_name -> trivet.command.v1.PutKey
-	27, // 25: trivet.command.v1.Command.delete_key:type_name -> trivet.command.v1.DeleteKey
-	28, // 26: trivet.command.v1.Command.put_policy:type_name -> trivet.command.v1.PutPolicy
-	29, // 27: trivet.command.v1.Command.delete_policy:type_name -> trivet.command.v1.DeletePolicy
-	30, // 28: trivet.command.v1.Command.set_limits:type_name -> trivet.command.v1.SetLimits
-	31, // 29: trivet.command.v1.Command.record_audit:type_name -> trivet.command.v1.RecordAudit
-	34, // 30: trivet.command.v1.PutServer.server:type_name -> trivet.command.v1.ServerRow
-	35, // 31: trivet.command.v1.ArriveClient.info:type_name -> telepresence.manager.ClientInfo
-	36, // 32: trivet.command.v1.ArriveAgent.info:type_name -> telepresence.manager.AgentInfo
-	33, // 33: trivet.command.v1.ExpireSessions.items:type_name -> trivet.command.v1.ExpireSessions.Item
-	37, // 34: trivet.command.v1.SetGeneration.generation:type_name -> trivet.command.v1.Generation
-	38, // 35: trivet.command.v1.CreateIntercept.spec:type_name -> telepresence.manager.InterceptSpec
-	39, // 36: trivet.command.v1.ReviewIntercept.review:type_name -> telepresence.manager.ReviewInterceptRequest
-	40, // 37: trivet.command.v1.SetIntercept.disposition:type_name -> telepresence.manager.InterceptDispositionType
-	41, // 38: trivet.command.v1.SetIntercept.owner_state:type_name -> trivet.command.v1.OwnerState
-	42, // 39: trivet.command.v1.PutNode.node:type_name -> trivet.command.v1.NodeRow
-	22, // 40: trivet.command.v1.ReportWorkloads.workloads:type_name -> trivet.command.v1.WorkloadReport
-	43, // 41: trivet.command.v1.WorkloadReport.pods:type_name -> trivet.command.v1.Pod
-	44, // 42: trivet.command.v1.PutKey.key:type_name -> trivet.command.v1.KeyRow
-	45, // 43: trivet.command.v1.PutPolicy.policy:type_name -> trivet.command.v1.PolicyRow
-	46, // 44: trivet.command.v1.SetLimits.limits:type_name -> trivet.command.v1.Limits
-	46, // 45: trivet.command.v1.SetLimits.if_limits:type_name -> trivet.command.v1.Limits
-	47, // 46: trivet.command.v1.RecordAudit.class:type_name -> trivet.command.v1.AuditClass
-	48, // 47: trivet.command.v1.Result.code:type_name -> trivet.command.v1.Code
-	49, // 48: trivet.command.v1.Result.session:type_name -> trivet.command.v1.SessionRow
-	50, // 49: trivet.command.v1.Result.intercept:type_name -> trivet.command.v1.InterceptRow
-	42, // 50: trivet.command.v1.Result.node:type_name -> trivet.command.v1.NodeRow
-	51, // 51: trivet.command.v1.Result.workload:type_name -> trivet.command.v1.WorkloadRow
-	52, // 52: trivet.command.v1.Result.config:type_name -> trivet.command.v1.ConfigRow
-	53, // 53: trivet.command.v1.Result.token:type_name -> trivet.command.v1.TokenRow
-	34, // 54: trivet.command.v1.Result.server:type_name -> trivet.command.v1.ServerRow
-	44, // 55: trivet.command.v1.Result.key:type_name -> trivet.command.v1.KeyRow
-	45, // 56: trivet.command.v1.Result.policy:type_name -> trivet.command.v1.PolicyRow
-	57, // [57:57] is the sub-list for method output_type
-	57, // [57:57] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	25, // 22: trivet.command.v1.Command.remove_node:type_name -> trivet.command.v1.RemoveNode
+	24, // 23: trivet.command.v1.Command.uninstall_agents:type_name -> trivet.command.v1.UninstallAgents
+	26, // 24: trivet.command.v1.Command.remove_server:type_name -> trivet.command.v1.RemoveServer
+	27, // 25: trivet.command.v1.Command.put_key:type_name -> trivet.command.v1.PutKey
+	28, // 26: trivet.command.v1.Command.delete_key:type_name -> trivet.command.v1.DeleteKey
+	29, // 27: trivet.command.v1.Command.put_policy:type_name -> trivet.command.v1.PutPolicy
+	30, // 28: trivet.command.v1.Command.delete_policy:type_name -> trivet.command.v1.DeletePolicy
+	31, // 29: trivet.command.v1.Command.set_limits:type_name -> trivet.command.v1.SetLimits
+	32, // 30: trivet.command.v1.Command.record_audit:type_name -> trivet.command.v1.RecordAudit
+	35, // 31: trivet.command.v1.PutServer.server:type_name -> trivet.command.v1.ServerRow
+	36, // 32: trivet.command.v1.ArriveClient.info:type_name -> telepresence.manager.ClientInfo
+	37, // 33: trivet.command.v1.ArriveAgent.info:type_name -> telepresence.manager.AgentInfo
+	34, // 34: trivet.command.v1.ExpireSessions.items:type_name -> trivet.command.v1.ExpireSessions.Item
+	38, // 35: trivet.command.v1.SetGeneration.generation:type_name -> trivet.command.v1.Generation
+	39, // 36: trivet.command.v1.CreateIntercept.spec:type_name -> telepresence.manager.InterceptSpec
+	40, // 37: trivet.command.v1.ReviewIntercept.review:type_name -> telepresence.manager.ReviewInterceptRequest
+	41, // 38: trivet.command.v1.SetIntercept.disposition:type_name -> telepresence.manager.InterceptDispositionType
+	42, // 39: trivet.command.v1.SetIntercept.owner_state:type_name -> trivet.command.v1.OwnerState
+	43, // 40: trivet.command.v1.PutNode.node:type_name -> trivet.command.v1.NodeRow
+	22, // 41: trivet.command.v1.ReportWorkloads.workloads:type_name -> trivet.command.v1.WorkloadReport
+	44, // 42: trivet.command.v1.WorkloadReport.pods:type_name -> trivet.command.v1.Pod
+	45, // 43: trivet.command.v1.PutKey.key:type_name -> trivet.command.v1.KeyRow
+	46, // 44: trivet.command.v1.PutPolicy.policy:type_name -> trivet.command.v1.PolicyRow
+	47, // 45: trivet.command.v1.SetLimits.limits:type_name -> trivet.command.v1.Limits
+	47, // 46: trivet.command.v1.SetLimits.if_limits:type_name -> trivet.command.v1.Limits
+	48, // 47: trivet.command.v1.RecordAudit.class:type_name -> trivet.command.v1.AuditClass
+	49, // 48: trivet.command.v1.Result.code:type_name -> trivet.command.v1.Code
+	50, // 49: trivet.command.v1.Result.session:type_name -> trivet.command.v1.SessionRow
+	51, // 50: trivet.command.v1.Result.intercept:type_name -> trivet.command.v1.InterceptRow
+	43, // 51: trivet.command.v1.Result.node:type_name -> trivet.command.v1.NodeRow
+	52, // 52: trivet.command.v1.Result.workload:type_name -> trivet.command.v1.WorkloadRow
+	53, // 53: trivet.command.v1.Result.config:type_name -> trivet.command.v1.ConfigRow
+	54, // 54: trivet.command.v1.Result.token:type_name -> trivet.command.v1.TokenRow
+	35, // 55: trivet.command.v1.Result.server:type_name -> trivet.command.v1.ServerRow
+	45, // 56: trivet.command.v1.Result.key:type_name -> trivet.command.v1.KeyRow
+	46, // 57: trivet.command.v1.Result.policy:type_name -> trivet.command.v1.PolicyRow
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_trivet_command_v1_command_proto_init() }
@@ -3071,6 +3159,7 @@ func file_trivet_command_v1_command_proto_init() {
 		(*Command_ReportWorkloads)(nil),
 		(*Command_EnsureAgent)(nil),
 		(*Command_RemoveNode)(nil),
+		(*Command_UninstallAgents)(nil),
 		(*Command_RemoveServer)(nil),
 		(*Command_PutKey)(nil),
 		(*Command_DeleteKey)(nil),
@@ -3082,11 +3171,11 @@ func file_trivet_command_v1_command_proto_init() {
 	file_trivet_command_v1_command_proto_msgTypes[4].OneofWrappers = []any{}
 	file_trivet_command_v1_command_proto_msgTypes[5].OneofWrappers = []any{}
 	file_trivet_command_v1_command_proto_msgTypes[6].OneofWrappers = []any{}
-	file_trivet_command_v1_command_proto_msgTypes[26].OneofWrappers = []any{}
 	file_trivet_command_v1_command_proto_msgTypes[27].OneofWrappers = []any{}
 	file_trivet_command_v1_command_proto_msgTypes[28].OneofWrappers = []any{}
 	file_trivet_command_v1_command_proto_msgTypes[29].OneofWrappers = []any{}
-	file_trivet_command_v1_command_proto_msgTypes[32].OneofWrappers = []any{
+	file_trivet_command_v1_command_proto_msgTypes[30].OneofWrappers = []any{}
+	file_trivet_command_v1_command_proto_msgTypes[33].OneofWrappers = []any{
 		(*Result_Session)(nil),
 		(*Result_Intercept)(nil),
 		(*Result_Node)(nil),
@@ -3103,7 +3192,7 @@ func file_trivet_command_v1_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_command_v1_command_proto_rawDesc), len(file_trivet_command_v1_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
