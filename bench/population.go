@@ -67,6 +67,9 @@ func populate(ctx context.Context, t *trivet, o FailoverOptions) (*population, e
 }
 
 func (p *population) fill(ctx, life context.Context) error {
+	if err := p.t.unlimit(ctx); err != nil {
+		return err
+	}
 	for i := range p.t.procs {
 		for _, c := range []struct {
 			folder string

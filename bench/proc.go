@@ -135,6 +135,27 @@ func (p *proc) cpu() (time.Duration, error) {
 	return parseCPU(string(raw))
 }
 
+// memory is what the process has of the machine's memory, bytes.
+func (p *proc) memory() (int64, error) {
+	cmd, _ := p.state()
+	if cmd == nil {
+		return 0, fmt.Errorf("memory of %s: it was never started", p.name)
+	}
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", cmd.Process.Pid))
+	if err != nil {
+		return 0, fmt.Errorf("memory of %s: %w", p.name, err)
+	}
+	fields := strings.Fields(string(raw))
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("memory of %s: %q", p.name, raw)
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("memory of %s: %w", p.name, err)
+	}
+	return pages * int64(os.Getpagesize()), nil
+}
+
 // parseCPU adds user and system time of a line of /proc/PID/stat.
 func parseCPU(stat string) (time.Duration, error) {
 	// pid (name) state …; the name may contain anything, also parentheses.

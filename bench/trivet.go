@@ -23,6 +23,7 @@ import (
 	"trivet/internal/config"
 	"trivet/internal/pki"
 	"trivet/internal/portmux"
+	commandv1 "trivet/proto/trivet/command/v1"
 	operatorv1 "trivet/proto/trivet/operator/v1"
 	"trivet/proto/trivet/operator/v1/operatorsvc"
 )
@@ -195,6 +196,25 @@ func (t *trivet) operators() ([]operatorsvc.OperatorClient, func(), error) {
 		out = append(out, operatorsvc.NewOperatorClient(cc))
 	}
 	return out, end, nil
+}
+
+// many is above all that a bench puts into the state.
+const many = 1 << 30
+
+// unlimit takes the bounds of the state away: here one identity stands for many.
+func (t *trivet) unlimit(ctx context.Context) error {
+	ops, end, err := t.operators()
+	if err != nil {
+		return err
+	}
+	defer end()
+	_, err = ops[0].SetLimits(ctx, &operatorv1.SetLimitsRequest{Limits: &commandv1.Limits{
+		SessionsPerIdentity: many, InterceptsPerIdentity: many, InterceptsPerNamespace: many, WorkloadsPerNode: many, AgentsPerNode: many,
+	}}, grpc.WaitForReady(true))
+	if err != nil {
+		return fmt.Errorf("take the limits away: %w", err)
+	}
+	return nil
 }
 
 type trivetDialect struct{}

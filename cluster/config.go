@@ -75,6 +75,8 @@ type Config struct {
 	NoDeathWatch bool
 	// DrainTimeout bounds the wait for streams at shutdown; 0 means 5 s.
 	DrainTimeout time.Duration
+	// Compat serves peers without certificates.
+	Compat Compat
 	// Limits are the leader's time limits; zero means the defaults.
 	Limits actors.Limits
 	// Quotas bound connections, streams and calls; zero means the defaults.
@@ -132,6 +134,7 @@ func (c Config) Validate() error {
 	} else if id.Name != c.Name {
 		bad("the certificate is for server %q, the configuration names %q", id.Name, c.Name)
 	}
+	problems = append(problems, c.Compat.validate()...)
 	switch n := len(c.Peers); {
 	case n == 0 && len(c.Join) > 0:
 	case n > 0 && len(c.Join) > 0:

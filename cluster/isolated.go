@@ -35,7 +35,7 @@ func (s *Server) leaveIsolated(ctx context.Context) {
 		case !alone && time.Since(heard) > isolatedAfter:
 			alone = true
 			s.log.Warn("no majority can be reached: peers are sent to other servers", "since", isolatedAfter)
-			s.front.away(awayGrace)
+			s.sendAway()
 		}
 	}
 }

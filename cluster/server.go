@@ -85,6 +85,7 @@ type Server struct {
 	mux       *portmux.Mux
 	names     *names.Broker
 	front     *front
+	compat    *compatListener // nil: there is none
 	enrol     *grpc.Server
 	manager   *managerapi.Service
 	admin     *admin
@@ -196,6 +197,9 @@ func (s *Server) start(ln net.Listener) error {
 	}})
 	if err = s.openAuthority(); err == nil {
 		s.services()
+		err = s.listenCompat()
+	}
+	if err == nil {
 		s.admin, err = newAdmin(s, s.cfg.Admin)
 	}
 	if err != nil {
@@ -242,7 +246,7 @@ func (s *Server) services() {
 	s.manager = managerapi.New(managerapi.Config{
 		Core: s.engine, Registry: s.registry, Exchange: s.exchange, Stopping: s.stopping, Logger: s.log,
 		Environment: s.sealer.InterceptEnvironment, Address: s.cfg.Advertise,
-		SendingAway: func() bool { return s.front.isSendingAway() },
+		SendingAway: s.isSendingAway,
 		Names:       agentNames{s.names, s}, Resolver: names.NewResolver(s.cfg.Lookups),
 	})
 	operators := operatorapi.New(operatorapi.Config{
@@ -307,6 +311,7 @@ func (s *Server) run(h2 net.Listener) {
 			s.log.Error("gRPC ended", "err", err)
 		}
 	})
+	s.serveCompat(ctx)
 	s.wg.Go(func() { deathwatch.Accept(s.watchConns, s.replica.ID(), s.bootID) })
 	s.runIdentity(ctx)
 	s.wg.Go(func() { s.ownAttachments(ctx) })
@@ -388,7 +393,7 @@ func (s *Server) abort() error {
 	done := make(chan error, 1)
 	go func() {
 		err := s.mux.Close()
-		s.front.stop(0)
+		s.stopFronts(0)
 		done <- errors.Join(err, s.Close())
 	}()
 	select {
@@ -416,7 +421,7 @@ func (s *Server) close() error {
 		}
 	}
 	close(s.stopping)
-	s.front.stop(s.cfg.DrainTimeout)
+	s.stopFronts(s.cfg.DrainTimeout)
 	s.enrol.Stop()
 	s.cancel()
 	s.unwatch()

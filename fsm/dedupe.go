@@ -14,7 +14,8 @@ const (
 	// maxAnswers is the number of answers that one writer may leave unfetched.
 	// Servers keep fewer calls open than that.
 	maxAnswers = 1024
-	// writerIdle is how long a writer is remembered after its last command.
+	// writerIdle is how long a writer is remembered after its last command, by the
+	// steady time.
 	writerIdle = 24 * 60 * 60 * 1e9
 	// idleDropsPerCommand bounds how many idle writers one command forgets, so
 	// that no command pays for a crowd.
@@ -127,7 +128,7 @@ func (t *tx) admit(req *commandv1.RequestId) (*slot, *commandv1.Result) {
 		return nil, res
 	}
 	t.forgetIdle()
-	w := &writer{identity: t.cmd.GetIdentity(), name: req.GetWriter(), usedAt: t.now()}
+	w := &writer{identity: t.cmd.GetIdentity(), name: req.GetWriter(), usedAt: t.steady()}
 	if strings.HasPrefix(w.name, serverWriters) {
 		w.identity = ""
 	}

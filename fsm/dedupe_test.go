@@ -132,7 +132,11 @@ func TestIdleWritersGoAFewAtATime(t *testing.T) {
 	for i := range 20 {
 		r.ok(withRequest(cmdPutConfig("k", "v"), fmt.Sprintf("client/%d", i), 1, 1))
 	}
-	r.advance(24 * time.Hour)
+	// A day, as the state measures it: no command takes it further than that.
+	for range writerIdle / maxTick {
+		r.advance(maxTick)
+		r.ok(cmdPutConfig("k", "v"))
+	}
 	for _, want := range []int{13, 5, 1} {
 		r.ok(withRequest(cmdPutConfig("k", "v"), "client/w", uint64(100-want), 1))
 		if got := r.m.Root().Len(TableDedupe); got != want {
@@ -201,6 +205,31 @@ func TestRetiredWritersAreBounded(t *testing.T) {
 	}
 	if len(retired) != maxRetired || retired[len(retired)-1] != fmt.Sprintf("server/s1/b%02d", boots-2) {
 		t.Errorf("%d are retired: %v", len(retired), retired)
+	}
+}
+
+// TestAClockThatJumpsForgetsNobody: the commands of a leader whose clock is days
+// ahead do not make the manager forget what it has answered. Time that passes
+// does.
+func TestAClockThatJumpsForgetsNobody(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	first := func() *commandv1.Command { return withRequest(cmdPutConfig("k", "v"), "client/w", 1, 1) }
+	r.ok(first())
+	r.advance(25 * time.Hour)
+	for range 100 {
+		r.ok(withRequest(cmdPutConfig("other", "v"), "client/other", 1, 1))
+		r.advance(time.Second)
+	}
+	if res := r.do(first()); !res.GetRepeated() {
+		t.Errorf("the answer was forgotten: %v", compact(res))
+	}
+	for range 24 * 6 {
+		r.advance(10 * time.Minute)
+		r.ok(withRequest(cmdPutConfig("other", "v"), "client/other", 1, 1))
+	}
+	if res := r.do(first()); res.GetRepeated() {
+		t.Errorf("a day later the answer is still there: %v", compact(res))
 	}
 }
 

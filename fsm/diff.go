@@ -76,7 +76,7 @@ func diffPut[R any](d *differ, t *table[R], key string, old, s *stored[R]) {
 func (d *differ) meta(from, to *commandv1.MetaRow) {
 	timeless := func(m *commandv1.MetaRow) *commandv1.MetaRow {
 		m = edit(m)
-		m.Time, m.Audit = 0, nil
+		m.Time, m.SteadyTime, m.Audit = 0, 0, nil
 		return m
 	}
 	if a, b := timeless(from), timeless(to); !proto.Equal(a, b) {

@@ -159,7 +159,7 @@ func (t *tx) forgetIdle() {
 	var idle []string
 	t.work.writers.indexes[writersByUse].Scan(func(_, key string) bool {
 		w, _ := t.work.writers.get(key)
-		if t.now()-w.usedAt < writerIdle || len(idle) == idleDropsPerCommand {
+		if t.steady()-w.usedAt < writerIdle || len(idle) == idleDropsPerCommand {
 			return false
 		}
 		idle = append(idle, key)
@@ -209,7 +209,7 @@ func (t *tx) retireIncarnations(server *commandv1.ServerRow, bootID string) {
 func (t *tx) retire(w *writer) *writer {
 	next := *w
 	t.release(&next, retiredLowest)
-	next.usedAt = t.now()
+	next.usedAt = t.steady()
 	t.putWriter(&next)
 	return &next
 }

@@ -108,8 +108,12 @@ func (m *Machine) apply(
 	for i, c := range commands {
 		m.work.revision++
 		m.work.commandVersion = max(m.work.commandVersion, c.GetVersion())
-		m.work.meta.Time = max(m.work.meta.GetTime(), c.GetTime())
+		was := m.work.meta.GetTime()
+		m.work.meta.Time = max(was, c.GetTime())
 		t := &tx{work: m.work, enc: m.enc, cmd: c, events: events, start: len(events)}
+		if t.since2() {
+			t.tick(was)
+		}
 		results[i] = t.execute(ops[i])
 		events = t.events
 	}

@@ -133,7 +133,7 @@ func newLoader(h *commandv1.SnapshotHeader, known uint32) (*loader, error) {
 		}
 	case h.GetMeta() == nil:
 		return nil, errors.New("the header has no meta row")
-	case h.GetMeta().GetTime() < 0:
+	case h.GetMeta().GetTime() < 0, h.GetMeta().GetSteadyTime() < 0:
 		return nil, errors.New("the state's time is negative")
 	}
 	root := newRoot()

@@ -53,6 +53,7 @@ func (r *Root) publish(prev *Root) *Root {
 			Time:         r.meta.GetTime(),
 			Limits:       r.meta.GetLimits(),
 			Audit:        r.meta.GetAudit(),
+			SteadyTime:   r.meta.GetSteadyTime(),
 		},
 		sum:         r.sum,
 		epoch:       r.epoch,

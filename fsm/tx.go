@@ -29,6 +29,29 @@ type tx struct {
 
 func (t *tx) now() int64 { return t.work.meta.GetTime() }
 
+// maxTick is how far one command moves the steady time. A leader whose clock
+// jumps by days leads for less than a second more: what is measured by the steady
+// time hardly notices.
+const maxTick = 10 * 60 * 1e9
+
+// tick moves the steady time on as time has moved since was, but not by a jump.
+func (t *tx) tick(was int64) {
+	meta := t.work.meta
+	if meta.SteadyTime == 0 {
+		meta.SteadyTime = meta.GetTime()
+		return
+	}
+	meta.SteadyTime += min(meta.GetTime()-was, maxTick)
+}
+
+// steady is the time by which writers are idle.
+func (t *tx) steady() int64 {
+	if t.since2() {
+		return t.work.meta.GetSteadyTime()
+	}
+	return t.now()
+}
+
 func (t *tx) revision() uint64 { return t.work.revision }
 
 // execute runs the applier behind everything that is common to all commands.

@@ -31,7 +31,7 @@ func root() *cobra.Command {
 	var output, exe string
 	cmd.PersistentFlags().StringVarP(&output, "output", "o", "table", "table or json")
 	cmd.PersistentFlags().StringVar(&exe, "trivet", "", "the trivet binary (default: beside this one, then PATH)")
-	cmd.AddCommand(failover(&output, &exe), raft(&output, &exe), chaosRun(&output, &exe))
+	cmd.AddCommand(failover(&output, &exe), raft(&output, &exe), sessions(&output, &exe), watch(&output, &exe), chaosRun(&output, &exe))
 	return cmd
 }
 

@@ -32,6 +32,7 @@ type serverFile struct {
 	Snapshot       serverSnapshot  `json:"snapshot" doc:"when the log is compacted"`
 	DrainTimeout   config.Duration `json:"drainTimeout" doc:"bound of the wait for streams at shutdown"`
 	Limits         limits.Config   `json:"limits" doc:"what one identity may use of this server; 0: the default, -1: no bound"`
+	Compat         cluster.Compat  `json:"compat" doc:"a listener for published peers, which have no certificates; off unless it has an address"`
 	Log            serverLog       `json:"log"`
 }
 
@@ -82,7 +83,7 @@ func (f *serverFile) config(path string) (cluster.Config, error) {
 		Name: f.Name, DataDir: f.DataDir, Listen: f.Listen, Advertise: f.Advertise, Admin: f.Admin, Source: src,
 		Multiplier: f.RaftMultiplier, SnapshotThreshold: f.Snapshot.Threshold, SnapshotInterval: f.Snapshot.Interval.Duration(),
 		TrailingLogs: f.Snapshot.TrailingLogs, DrainTimeout: f.DrainTimeout.Duration(), Version: Version(), Describe: f.describe,
-		Quotas: f.Limits,
+		Quotas: f.Limits, Compat: f.Compat,
 	}
 	cfg.Join = f.Join
 	for _, p := range f.Peers {

@@ -123,7 +123,7 @@ func (s *Service) LookupDNS(ctx context.Context, req *manager.DNSRequest) (*mana
 	if out := s.askAgents(ctx, root, sess, req); out != nil {
 		return out, nil
 	}
-	out, err := s.cfg.Resolver.Query(ctx, s.scope(root, sess), req.GetName(), names.Type(req.GetType()))
+	out, err := s.cfg.Resolver.Query(ctx, s.scope(ctx, root, sess), req.GetName(), names.Type(req.GetType()))
 	if err == nil {
 		return out, nil
 	}
@@ -152,7 +152,7 @@ func (s *Service) Lookup(ctx context.Context, req *manager.LookupRequest) (*mana
 		return nil, err
 	}
 	defer done()
-	ips, err := s.cfg.Resolver.Addresses(ctx, s.scope(s.cfg.Core.Root(), sess), req.GetName())
+	ips, err := s.cfg.Resolver.Addresses(ctx, s.scope(ctx, s.cfg.Core.Root(), sess), req.GetName())
 	if err != nil {
 		_, failure := names.Failure(err)
 		return nil, failure
@@ -190,10 +190,13 @@ func (s *Service) lookupSlot(ctx context.Context) (done func(), err error) {
 // LookupsRefused counts questions that found too many under way.
 func (s *Service) LookupsRefused() uint64 { return s.lookupsRefused.Load() }
 
-func (s *Service) scope(root *fsm.Root, sess *commandv1.SessionRow) names.Scope {
+func (s *Service) scope(ctx context.Context, root *fsm.Root, sess *commandv1.SessionRow) names.Scope {
 	return names.Scope{
 		Namespace: sess.GetClient().GetNamespace(), Domain: s.network(root).Domain(),
 		Workload: func(namespace, name string) (ips []netip.Addr) {
+			if managed(ctx, namespace) != nil {
+				return nil
+			}
 			row, _ := root.Workload(namespace, name)
 			for _, pod := range row.GetPods() {
 				if ip, err := netip.ParseAddr(pod.GetIp()); err == nil {

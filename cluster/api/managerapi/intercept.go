@@ -41,6 +41,9 @@ func (s *Service) PrepareIntercept(ctx context.Context, req *manager.CreateInter
 	if ns == "" {
 		ns = sess.GetClient().GetNamespace()
 	}
+	if err := managed(ctx, ns); err != nil {
+		return nil, err
+	}
 	workload, ok := root.Workload(ns, spec.GetAgent())
 	if !ok {
 		return refuse("workload %q not found in namespace %q; `trivet workload list` shows what is there", spec.GetAgent(), ns)
@@ -93,10 +96,13 @@ func (s *Service) Create(ctx context.Context, req *manager.CreateInterceptReques
 	if spec.GetNamespace() == "" && sess.GetClient().GetNamespace() != "" {
 		spec.Namespace = sess.GetClient().GetNamespace()
 	}
-	if err := s.bringAgents(ctx, sess.GetId(), spec.GetNamespace(), spec.GetAgent()); err != nil {
+	if err := managed(ctx, spec.GetNamespace()); err != nil {
 		return nil, err
 	}
-	res, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_CreateIntercept{
+	if err := s.bringAgents(ctx, sess, spec.GetNamespace(), spec.GetAgent()); err != nil {
+		return nil, err
+	}
+	res, err := s.proposeFor(ctx, sess, &commandv1.Command{Op: &commandv1.Command_CreateIntercept{
 		CreateIntercept: &commandv1.CreateIntercept{SessionId: sess.GetId(), Spec: spec, Force: force, Lease: int64(lease)},
 	}})
 	if err != nil {
@@ -108,13 +114,13 @@ func (s *Service) Create(ctx context.Context, req *manager.CreateInterceptReques
 // bringAgents asks for agents and waits for the first one. A workload that
 // nobody knows is left to the command to refuse; agents that do not come leave
 // the intercept in NO_AGENT, which the contract allows.
-func (s *Service) bringAgents(ctx context.Context, session, ns, name string) error {
+func (s *Service) bringAgents(ctx context.Context, sess *commandv1.SessionRow, ns, name string) error {
 	root := s.cfg.Core.Root()
 	if _, ok := root.Workload(ns, name); !ok || haveAgents(root, ns, name) > 0 {
 		return nil
 	}
-	_, err := s.cfg.Core.Propose(ctx, authz.Caller(ctx).String(), nil, &commandv1.Command{Op: &commandv1.Command_EnsureAgent{
-		EnsureAgent: &commandv1.EnsureAgent{SessionId: session, Namespace: ns, Name: name},
+	_, err := s.cfg.Core.Propose(ctx, actor(ctx, sess), nil, &commandv1.Command{Op: &commandv1.Command_EnsureAgent{
+		EnsureAgent: &commandv1.EnsureAgent{SessionId: sess.GetId(), Namespace: ns, Name: name},
 	}})
 	if err != nil {
 		return err
@@ -166,7 +172,10 @@ func (s *Service) EnsureAgent(ctx context.Context, req *manager.EnsureAgentReque
 	if ns == "" {
 		ns = sess.GetClient().GetNamespace()
 	}
-	if _, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_EnsureAgent{
+	if err := managed(ctx, ns); err != nil {
+		return nil, err
+	}
+	if _, err := s.proposeFor(ctx, sess, &commandv1.Command{Op: &commandv1.Command_EnsureAgent{
 		EnsureAgent: &commandv1.EnsureAgent{SessionId: sess.GetId(), Namespace: ns, Name: req.GetName()},
 	}}); err != nil {
 		return nil, err
@@ -206,7 +215,8 @@ func (s *Service) UninstallAgents(ctx context.Context, req *manager.UninstallAge
 // been removed already.
 func (s *Service) RemoveIntercept(ctx context.Context, req *manager.RemoveInterceptRequest2) (*emptypb.Empty, error) {
 	id := req.GetSession().GetSessionId()
-	switch row, err := s.lookup(ctx, id); {
+	row, err := s.lookup(ctx, id)
+	switch {
 	case id == "":
 		return nil, errs.New(codes.InvalidArgument, "MISSING_FIELD", "session id must not be empty")
 	case req.GetName() == "":
@@ -220,7 +230,7 @@ func (s *Service) RemoveIntercept(ctx context.Context, req *manager.RemoveInterc
 			return nil, err
 		}
 	}
-	_, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_RemoveIntercept{
+	_, err = s.proposeFor(ctx, row, &commandv1.Command{Op: &commandv1.Command_RemoveIntercept{
 		RemoveIntercept: &commandv1.RemoveIntercept{SessionId: id, Name: req.GetName()},
 	}})
 	return new(emptypb.Empty), err
@@ -259,6 +269,9 @@ func (s *Service) GetIntercept(ctx context.Context, req *manager.GetInterceptReq
 // everything, agents of its workload and operators all but the environment.
 func interceptAudience(ctx context.Context, root *fsm.Root, row *commandv1.InterceptRow) (fsm.Audience, error) {
 	me := authz.Caller(ctx)
+	if owner, ok := root.Session(row.GetSessionId()); ok && authz.Confined(ctx) != nil && ownsConfined(ctx, owner) {
+		return fsm.AudienceOwner, nil
+	}
 	switch {
 	case row.GetIdentity() == me.String():
 		return fsm.AudienceOwner, nil
@@ -279,16 +292,19 @@ func (s *Service) ReviewIntercept(ctx context.Context, req *manager.ReviewInterc
 	if id == "" || req.GetId() == "" {
 		return nil, errs.New(codes.InvalidArgument, "MISSING_FIELD", "session id and intercept id must not be empty")
 	}
-	if row, err := s.lookup(ctx, id); err != nil {
+	row, err := s.lookup(ctx, id)
+	switch {
+	case err != nil:
 		return nil, err
-	} else if row == nil {
+	case row == nil:
 		// The contract: a review by an agent that is gone is ignored.
 		return new(emptypb.Empty), nil
-	} else if err := owns(ctx, row); err != nil {
+	}
+	if err := owns(ctx, row); err != nil {
 		return nil, err
 	}
 	req.Environment = s.withoutExcluded(req.GetEnvironment())
-	_, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_ReviewIntercept{
+	_, err = s.proposeFor(ctx, row, &commandv1.Command{Op: &commandv1.Command_ReviewIntercept{
 		ReviewIntercept: &commandv1.ReviewIntercept{Review: req},
 	}})
 	return new(emptypb.Empty), err

@@ -124,6 +124,9 @@ func (s *Service) GetAgentConfig(ctx context.Context, req *manager.AgentConfigRe
 		return nil, err
 	}
 	ns := cmp.Or(req.GetNamespace(), sess.GetClient().GetNamespace())
+	if err := managed(ctx, ns); err != nil {
+		return nil, err
+	}
 	row, ok := root.Workload(ns, req.GetName())
 	if !ok {
 		return nil, workloadNotFound(ns, req.GetName())

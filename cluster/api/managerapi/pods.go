@@ -17,7 +17,11 @@ func (s *Service) WatchAgentPods(info *manager.SessionInfo, stream grpc.ServerSt
 	if err != nil {
 		return err
 	}
-	return followItems(s, stream, row.GetId(), gather, podItems(row.GetId(), namespaceOf(row)),
+	in, err := watchable(stream.Context(), row, "")
+	if err != nil {
+		return err
+	}
+	return followItems(s, stream, row.GetId(), gather, podItems(row.GetId(), in),
 		func(_ delta[*manager.AgentPodInfo], all sent[*manager.AgentPodInfo]) error {
 			return stream.Send(&manager.AgentPodInfoSnapshot{Agents: byKey(all)})
 		})
@@ -29,7 +33,11 @@ func (s *Service) WatchAgentPodsDelta(info *manager.SessionInfo, stream grpc.Ser
 	if err != nil {
 		return err
 	}
-	return s.podDeltas(row, namespaceOf(row), stream)
+	in, err := watchable(stream.Context(), row, "")
+	if err != nil {
+		return err
+	}
+	return s.podDeltas(row, in, stream)
 }
 
 // WatchAgentPodsInNamespacesDelta is WatchAgentPodsDelta for the namespaces
@@ -39,7 +47,11 @@ func (s *Service) WatchAgentPodsInNamespacesDelta(req *manager.AgentsRequest, st
 	if err != nil {
 		return err
 	}
-	return s.podDeltas(row, listed(row, req.GetNamespaces()), stream)
+	in, err := watchable(stream.Context(), row, req.GetNamespaces()...)
+	if err != nil {
+		return err
+	}
+	return s.podDeltas(row, in, stream)
 }
 
 func (s *Service) podDeltas(row *commandv1.SessionRow, in namespaces, stream grpc.ServerStreamingServer[manager.AgentPodInfoDelta]) error {

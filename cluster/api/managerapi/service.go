@@ -116,6 +116,13 @@ func unknownSession(id string) error {
 
 // owns: a session answers only to the identity that made it.
 func owns(ctx context.Context, row *commandv1.SessionRow) error {
+	if authz.Confined(ctx) != nil {
+		if !ownsConfined(ctx, row) {
+			// As if it was not there: the peer arrives anew.
+			return unknownSession(row.GetId())
+		}
+		return nil
+	}
 	if me := authz.Caller(ctx).String(); row.GetIdentity() != me {
 		return errs.New(codes.PermissionDenied, "SESSION_NOT_YOURS", "session %q does not belong to %s", row.GetId(), me)
 	}
@@ -125,11 +132,20 @@ func owns(ctx context.Context, row *commandv1.SessionRow) error {
 // propose runs a command for the caller, under the caller's own number if it
 // sent one.
 func (s *Service) propose(ctx context.Context, cmd *commandv1.Command) (*commandv1.Result, error) {
+	return s.proposeAs(ctx, authz.Caller(ctx).String(), cmd)
+}
+
+// proposeFor is propose for a session that is the caller's.
+func (s *Service) proposeFor(ctx context.Context, row *commandv1.SessionRow, cmd *commandv1.Command) (*commandv1.Result, error) {
+	return s.proposeAs(ctx, actor(ctx, row), cmd)
+}
+
+func (s *Service) proposeAs(ctx context.Context, identity string, cmd *commandv1.Command) (*commandv1.Result, error) {
 	req, err := engine.RequestFromContext(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.cfg.Core.Propose(ctx, authz.Caller(ctx).String(), req, cmd)
+	return s.cfg.Core.Propose(ctx, identity, req, cmd)
 }
 
 func isReader(id pki.ID) bool { return id.Role == pki.RoleOperator || id.Role == pki.RoleViewer }

@@ -24,8 +24,11 @@ func (s *Service) Version(context.Context, *emptypb.Empty) (*manager.VersionInfo
 
 // ArriveAsClient starts a client session.
 func (s *Service) ArriveAsClient(ctx context.Context, info *manager.ClientInfo) (*manager.SessionInfo, error) {
+	if err := managed(ctx, info.GetNamespace()); err != nil {
+		return nil, err
+	}
 	res, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_ArriveClient{
-		ArriveClient: &commandv1.ArriveClient{Info: info},
+		ArriveClient: &commandv1.ArriveClient{Info: info, Compat: authz.Confined(ctx) != nil},
 	}})
 	if err != nil {
 		return nil, err
@@ -47,7 +50,7 @@ func (s *Service) ArriveAsAgent(ctx context.Context, info *manager.AgentInfo) (*
 		c.Environment = s.withoutExcluded(c.GetEnvironment())
 	}
 	res, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_ArriveAgent{
-		ArriveAgent: &commandv1.ArriveAgent{Info: info},
+		ArriveAgent: &commandv1.ArriveAgent{Info: info, Compat: authz.Confined(ctx) != nil},
 	}})
 	if err != nil {
 		return nil, err
@@ -72,6 +75,9 @@ func (s *Service) mayBeAgent(ctx context.Context, info *manager.AgentInfo) error
 	// Missing fields get the state machine's answer, whose texts peers know.
 	if info.GetName() == "" || info.GetNamespace() == "" {
 		return nil
+	}
+	if authz.Confined(ctx) != nil {
+		return s.mayBeConfinedAgent(ctx, info)
 	}
 	switch me.Role {
 	case pki.RoleNode:
@@ -199,7 +205,18 @@ func (s *Service) Depart(ctx context.Context, info *manager.SessionInfo) (*empty
 	if info.GetSessionId() == "" {
 		return new(emptypb.Empty), nil
 	}
-	_, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_Depart{
+	identity := authz.Caller(ctx).String()
+	if authz.Confined(ctx) != nil {
+		row, err := s.lookup(ctx, info.GetSessionId())
+		switch {
+		case err != nil:
+			return nil, err
+		case row == nil || owns(ctx, row) != nil:
+			return new(emptypb.Empty), nil
+		}
+		identity = actor(ctx, row)
+	}
+	_, err := s.proposeAs(ctx, identity, &commandv1.Command{Op: &commandv1.Command_Depart{
 		Depart: &commandv1.Depart{SessionId: info.GetSessionId()},
 	}})
 	return new(emptypb.Empty), err

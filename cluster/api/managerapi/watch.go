@@ -155,7 +155,11 @@ func (s *Service) WatchAgents(info *manager.SessionInfo, stream grpc.ServerStrea
 	if err != nil {
 		return err
 	}
-	return s.agentSnapshots(row, namespaceOf(row), stream)
+	in, err := watchable(stream.Context(), row, "")
+	if err != nil {
+		return err
+	}
+	return s.agentSnapshots(row, in, stream)
 }
 
 // WatchAgentsNS is WatchAgents for the namespaces that the request lists.
@@ -164,7 +168,11 @@ func (s *Service) WatchAgentsNS(req *manager.AgentsRequest, stream grpc.ServerSt
 	if err != nil {
 		return err
 	}
-	return s.agentSnapshots(row, listed(row, req.GetNamespaces()), stream)
+	in, err := watchable(stream.Context(), row, req.GetNamespaces()...)
+	if err != nil {
+		return err
+	}
+	return s.agentSnapshots(row, in, stream)
 }
 
 func (s *Service) agentSnapshots(row *commandv1.SessionRow, in namespaces, stream grpc.ServerStreamingServer[manager.AgentInfoSnapshot]) error {
@@ -179,7 +187,11 @@ func (s *Service) WatchAgentsDelta(info *manager.SessionInfo, stream grpc.Server
 	if err != nil {
 		return err
 	}
-	return followItems(s, stream, row.GetId(), gather, agentItems(namespaceOf(row)), func(d delta[*manager.AgentInfo], _ sent[*manager.AgentInfo]) error {
+	in, err := watchable(stream.Context(), row, "")
+	if err != nil {
+		return err
+	}
+	return followItems(s, stream, row.GetId(), gather, agentItems(in), func(d delta[*manager.AgentInfo], _ sent[*manager.AgentInfo]) error {
 		return stream.Send(&manager.AgentInfoDelta{Upserts: d.upserts, Removals: d.removals})
 	})
 }
@@ -198,11 +210,6 @@ type namespaces map[string]struct{}
 func (n namespaces) has(ns string) bool {
 	_, ok := n[ns]
 	return ok || n == nil
-}
-
-// namespaceOf is the one that a session is connected to, or all.
-func namespaceOf(row *commandv1.SessionRow) namespaces {
-	return listed(row, []string{""})
 }
 
 // listed are the namespaces of a request, an empty name being that of the

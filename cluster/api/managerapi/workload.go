@@ -30,7 +30,10 @@ func (s *Service) WatchWorkloads(req *manager.WorkloadEventsRequest, stream grpc
 	if err != nil {
 		return err
 	}
-	in := listed(row, []string{req.GetNamespace()})
+	in, err := watchable(stream.Context(), row, req.GetNamespace())
+	if err != nil {
+		return err
+	}
 	since := req.GetSince()
 	told := make(map[string]*manager.WorkloadInfo)
 	return followItems(s, stream, row.GetId(), gatherWorkloads, workloadItems(in), func(d delta[*manager.WorkloadInfo], _ sent[*manager.WorkloadInfo]) error {

@@ -1678,7 +1678,10 @@ type MetaRow struct {
 	// Of the cluster; a field that is 0 means the default.
 	Limits *Limits `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
 	// Heads of the audit chains, by class.
-	Audit         []*AuditHead `protobuf:"bytes,6,rep,name=audit,proto3" json:"audit,omitempty"`
+	Audit []*AuditHead `protobuf:"bytes,6,rep,name=audit,proto3" json:"audit,omitempty"`
+	// Like time, but a clock that jumps ahead does not take it along: writers are
+	// forgotten by it. 0 before command version 2.
+	SteadyTime    int64 `protobuf:"varint,7,opt,name=steady_time,json=steadyTime,proto3" json:"steady_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1753,6 +1756,13 @@ func (x *MetaRow) GetAudit() []*AuditHead {
 		return x.Audit
 	}
 	return nil
+}
+
+func (x *MetaRow) GetSteadyTime() int64 {
+	if x != nil {
+		return x.SteadyTime
+	}
+	return 0
 }
 
 // AuditHead is where a chain of audit records stands.
@@ -2862,7 +2872,7 @@ const file_trivet_command_v1_rows_proto_rawDesc = "" +
 	"\fDedupeResult\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x16\n" +
-	"\x06result\x18\x03 \x01(\fR\x06result\"\xe7\x01\n" +
+	"\x06result\x18\x03 \x01(\fR\x06result\"\x88\x02\n" +
 	"\aMetaRow\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1d\n" +
@@ -2871,7 +2881,9 @@ const file_trivet_command_v1_rows_proto_rawDesc = "" +
 	"\rrestore_epoch\x18\x03 \x01(\x04R\frestoreEpoch\x12\x12\n" +
 	"\x04time\x18\x04 \x01(\x03R\x04time\x121\n" +
 	"\x06limits\x18\x05 \x01(\v2\x19.trivet.command.v1.LimitsR\x06limits\x122\n" +
-	"\x05audit\x18\x06 \x03(\v2\x1c.trivet.command.v1.AuditHeadR\x05audit\"\x84\x01\n" +
+	"\x05audit\x18\x06 \x03(\v2\x1c.trivet.command.v1.AuditHeadR\x05audit\x12\x1f\n" +
+	"\vsteady_time\x18\a \x01(\x03R\n" +
+	"steadyTime\"\x84\x01\n" +
 	"\tAuditHead\x123\n" +
 	"\x05class\x18\x01 \x01(\x0e2\x1d.trivet.command.v1.AuditClassR\x05class\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x12\n" +
