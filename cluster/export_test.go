@@ -68,3 +68,9 @@ func (s *Server) ReadRevision(ctx context.Context) (uint64, error) {
 
 // VerifyLeader is Raft's own round, by heartbeats (and a look at the last vote).
 func (s *Server) VerifyLeader() { s.replica.VoteTerm() }
+
+// State is the server's own state, to be written somewhere.
+func (s *Server) State() *fsm.Snapshot { return s.machine.Snapshot() }
+
+// BootID is the id of this process.
+func (s *Server) BootID() string { return s.bootID }

@@ -45,11 +45,13 @@ func (w *writer) isServer() bool {
 	return w.identity == "" && strings.HasPrefix(w.name, serverWriters)
 }
 
-// retiredLowest is the lowest number of a writer whose process has ended: it is
-// higher than all that the process has used.
+// retiredLowest is the lowest number of a server's writer whose process has
+// ended: it is higher than all that the process has used.
 const retiredLowest = math.MaxUint64
 
-func (w *writer) retired() bool { return w.lowest == retiredLowest }
+// retired says that nothing under the writer's numbers is applied any more. Only
+// servers are: a caller's writer may choose that number as any other.
+func (w *writer) retired() bool { return w.lowest == retiredLowest && w.isServer() }
 
 var writerKind = &kind[*writer]{
 	id:  TableDedupe,
@@ -137,8 +139,10 @@ func (t *tx) admit(req *commandv1.RequestId) (*slot, *commandv1.Result) {
 	}
 	s := &slot{writer: w, number: req.GetNumber(), hash: t.payloadHash(req.GetPayloadDigest())}
 	if w.retired() {
-		return nil, refuse(commandv1.Code_CODE_ABORTED, ReasonRequestForgotten,
-			"request %d is of %s, a process that a later one has replaced", s.number, w.name)
+		return nil, hinted(refuse(commandv1.Code_CODE_ABORTED, ReasonRequestForgotten,
+			"request %d is of %s, a process that was replaced or removed: its outcome is unknown to the manager",
+			s.number, w.name),
+			"look at the present state before you send it again under a new number")
 	}
 	if s.number < w.lowest {
 		return nil, hinted(refuse(commandv1.Code_CODE_ABORTED, ReasonRequestForgotten,

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -133,7 +134,7 @@ func TestIdleWritersGoAFewAtATime(t *testing.T) {
 		r.ok(withRequest(cmdPutConfig("k", "v"), fmt.Sprintf("client/%d", i), 1, 1))
 	}
 	// A day, as the state measures it: no command takes it further than that.
-	for range writerIdle / maxTick {
+	for range int(writerIdle / maxTick) {
 		r.advance(maxTick)
 		r.ok(cmdPutConfig("k", "v"))
 	}
@@ -181,6 +182,19 @@ func TestWriterThatForgetsItself(t *testing.T) {
 		if w == nil || w.answers != want.answers || w.lowest != want.lowest {
 			t.Errorf("version %d: writer is %+v", version, w)
 		}
+	}
+}
+
+// TestACallersHighestNumberIsLikeAnyOther: only servers' writers are retired.
+func TestACallersHighestNumberIsLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	last := func() *commandv1.Command {
+		return withRequest(cmdPutConfig("k", "v"), "client/w", math.MaxUint64, math.MaxUint64)
+	}
+	r.ok(last())
+	if res := r.do(last()); !res.GetRepeated() || res.GetCode() != commandv1.Code_CODE_OK {
+		t.Errorf("the repetition: %v", compact(res))
 	}
 }
 

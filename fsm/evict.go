@@ -173,35 +173,33 @@ func (t *tx) forgetIdle() {
 // maxRetired is how many retired writers of one server are remembered.
 const maxRetired = 16
 
-// retireIncarnations ends the numbering of a server's process, or with an empty
-// boot id those of all its processes: nobody is left to ask for the answers, but
-// a write that was sent long ago and is still on its way somewhere must not be
-// applied a second time. Only the process that the server's row named is
-// retired, never "all others": a registration that is late itself would retire
-// the living one.
-func (t *tx) retireIncarnations(server *commandv1.ServerRow, bootID string) {
-	for _, name := range []string{server.GetId(), server.GetName()} {
-		if name == "" {
-			continue
+// retireProcess ends the numbering of the process that a server's row names:
+// nobody is left to ask for the answers, but a write that was sent long ago and
+// is still on its way somewhere must not be applied a second time. Never those of
+// "all others": one of them may be the living one, which has not registered yet.
+func (t *tx) retireProcess(server *commandv1.ServerRow) {
+	prefix := serverWriters + server.GetId() + "/"
+	var retired []*writer
+	t.work.writers.rows.Ascend((&writer{name: prefix}).key(), func(_ string, s *stored[*writer]) bool {
+		// One process has several numberings if it was retired while it lived.
+		rest, ok := strings.CutPrefix(s.row.name, prefix)
+		boot, _, _ := strings.Cut(rest, "/")
+		if ok && (s.row.retired() || boot == server.GetBootId()) {
+			retired = append(retired, s.row)
 		}
-		prefix := serverWriters + name + "/"
-		var retired []*writer
-		for w := range t.work.writers.all {
-			boot, ok := strings.CutPrefix(w.name, prefix)
-			switch {
-			case !ok || w.identity != "":
-			case w.retired():
-				retired = append(retired, w)
-			case bootID == "" || boot == bootID:
-				retired = append(retired, t.retire(w))
-			}
+		return ok
+	})
+	for i, w := range retired {
+		if !w.retired() {
+			retired[i] = t.retire(w)
 		}
-		slices.SortFunc(retired, func(a, b *writer) int {
-			return cmp.Or(cmp.Compare(b.usedAt, a.usedAt), cmp.Compare(b.modifyRevision, a.modifyRevision), strings.Compare(a.name, b.name))
-		})
-		for _, w := range retired[min(len(retired), maxRetired):] {
-			t.forget(w.key())
-		}
+	}
+	// The revision is that of the retirement: a retired writer is not touched again.
+	slices.SortFunc(retired, func(a, b *writer) int {
+		return cmp.Or(cmp.Compare(b.modifyRevision, a.modifyRevision), strings.Compare(a.name, b.name))
+	})
+	for _, w := range retired[min(len(retired), maxRetired):] {
+		t.forget(w.key())
 	}
 }
 

@@ -56,7 +56,7 @@ func (t *tx) putServer(op *commandv1.PutServer) *commandv1.Result {
 	case !t.since2():
 		t.forgetIncarnations([]string{row.GetId(), row.GetName()}, row.GetBootId())
 	case ok && old.GetBootId() != row.GetBootId():
-		t.retireIncarnations(old, old.GetBootId())
+		t.retireProcess(old)
 	}
 	row = edit(row)
 	put(t, &t.work.servers, row)
@@ -74,11 +74,7 @@ func (t *tx) removeServer(op *commandv1.RemoveServer) *commandv1.Result {
 	if !ok {
 		return done()
 	}
-	if t.since2() {
-		t.retireIncarnations(row, "")
-	} else {
-		t.forgetIncarnations([]string{row.GetId(), row.GetName()}, "")
-	}
+	t.retireProcess(row)
 	drop(t, &t.work.servers, op.GetId())
 	return withServer(row)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -76,9 +77,11 @@ type Secrets interface {
 // Close.
 type Engine struct {
 	cfg    Config
-	writer *writer
-	reads  *readRounds
-	touch  *touchBatcher
+	writer atomic.Pointer[writer]
+	// caughtUp: this process has had a state that was the newest.
+	caughtUp atomic.Bool
+	reads    *readRounds
+	touch    *touchBatcher
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -95,7 +98,7 @@ func New(cfg Config) *Engine {
 	e := &Engine{cfg: cfg}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.epoch, e.endEpoch = context.WithCancel(context.Background())
-	e.writer = newWriter("server/" + cfg.Replica.ID() + "/" + cfg.BootID)
+	e.writer.Store(newWriter("server/" + cfg.Replica.ID() + "/" + cfg.BootID))
 	e.reads = newReadRounds(e)
 	e.touch = newTouchBatcher(e)
 	return e

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"trivet/cluster/replica"
+	"trivet/fsm"
 	"trivet/internal/errs"
 	"trivet/internal/fault"
 	commandv1 "trivet/proto/trivet/command/v1"
@@ -53,20 +54,32 @@ func (e *Engine) Propose(ctx context.Context, identity string, req *Request, cmd
 		// another key may seal it by then.
 		e.cfg.Secrets.Seal(cmd)
 	}
+	var w *writer
 	if req == nil || fault.Planted(fault.DoubleApply) {
-		number, lowest, err := e.writer.begin(ctx)
+		w = e.writer.Load()
+		number, lowest, err := w.begin(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("wait for a place among this server's writes: %w", err)
 		}
-		defer e.writer.end(number)
-		req = &Request{Writer: e.writer.name, Number: number, Lowest: lowest}
+		defer w.end(number)
+		req = &Request{Writer: w.name, Number: number, Lowest: lowest}
 	}
 	cmd.RequestId = &commandv1.RequestId{Writer: req.Writer, Number: req.Number, Lowest: req.Lowest, PayloadDigest: digest}
 	res, err := e.apply(ctx, []*commandv1.Command{cmd})
 	if err != nil {
 		return nil, err
 	}
+	if w != nil && res[0].GetReason() == fsm.ReasonRequestForgotten {
+		e.renumber(w)
+	}
 	return res[0], resultError(res[0])
+}
+
+// renumber gives this server another numbering in the place of one that the
+// state has retired although this process lives: its row was removed, rightly or
+// by a removal that came late. What is under way in the old one stays refused.
+func (e *Engine) renumber(old *writer) {
+	e.writer.CompareAndSwap(old, old.successor())
 }
 
 // apply sends commands to the leader until they are applied and then waits
@@ -76,6 +89,10 @@ func (e *Engine) apply(ctx context.Context, cmds []*commandv1.Command) ([]*comma
 	unknown := false
 	results, err := atLeader(ctx, e,
 		func(ctx context.Context) ([]*commandv1.Result, error) {
+			cmds, err := e.stampRegistrations(ctx, cmds)
+			if err != nil {
+				return nil, err
+			}
 			return e.cfg.Replica.Propose(ctx, cmds)
 		},
 		func(ctx context.Context, c peersvc.PeerClient) ([]*commandv1.Result, error) {
@@ -117,6 +134,10 @@ func (e *Engine) ProposeHere(ctx context.Context, cmds []*commandv1.Command) ([]
 	e.settle(ctx, cmds...)
 	if err := e.cap(cmds); err != nil {
 		return nil, err
+	}
+	cmds, err := e.stampRegistrations(ctx, cmds)
+	if err != nil {
+		return nil, transportError(err)
 	}
 	res, err := e.cfg.Replica.Propose(ctx, cmds)
 	return res, transportError(err)

@@ -87,6 +87,7 @@ func (e *Engine) Read(ctx context.Context, level Level, seen uint64) (*fsm.Root,
 		return nil, errs.New(codes.Unavailable, "BEHIND", "this server did not get to revision %d: %w", rev, err).
 			WithHint("read from another server, or with --consistency stale")
 	}
+	e.caughtUp.Store(true)
 	return e.Root(), nil
 }
 

@@ -2,9 +2,12 @@ package engine
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"trivet/fsm"
 	"trivet/internal/errs"
@@ -48,9 +51,10 @@ func (e *Engine) oldest() (version uint32, server string) {
 		}
 	}
 	if e.cfg.Members != nil {
-		// Until its own row is there, this server may not have caught up, and not
-		// know of rows that are older.
-		if row, _ := root.Server(e.cfg.Replica.ID()); row.GetBootId() != e.cfg.BootID && root.Len(fsm.TableServers) > 0 {
+		// Until its own row is there or the leader was asked, this server may not
+		// have caught up, and not know of rows that are older.
+		row, _ := root.Server(e.cfg.Replica.ID())
+		if row.GetBootId() != e.cfg.BootID && root.Len(fsm.TableServers) > 0 && !e.caughtUp.Load() {
 			lower(firstVersion, "that answers, which is still catching up,")
 		}
 		if len(members) == 0 {
@@ -80,6 +84,49 @@ func (e *Engine) cap(cmds []*commandv1.Command) error {
 	return nil
 }
 
+// stampRegistrations gives registrations of servers the version that this
+// server, which leads, knows that all can apply. A server that has just started
+// takes too low a one, and by the rules of version 1 nothing keeps a registration
+// that comes late from undoing the present one. The commands that are changed are
+// copies: an earlier attempt may still hold the others.
+func (e *Engine) stampRegistrations(ctx context.Context, cmds []*commandv1.Command) ([]*commandv1.Command, error) {
+	registers := func(c *commandv1.Command) bool {
+		return c.GetPutServer().GetServer() != nil && c.GetPutServer().IfModifyRevision != nil
+	}
+	if !slices.ContainsFunc(cmds, registers) {
+		return cmds, nil
+	}
+	if err := e.catchUpHere(ctx); err != nil {
+		return nil, err
+	}
+	out := slices.Clone(cmds)
+	for i, c := range out {
+		if registers(c) {
+			out[i] = proto.CloneOf(c)
+			if err := e.stampVersion(out[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// catchUpHere waits until this server, which leads, has had the newest state
+// once, and knows the members.
+func (e *Engine) catchUpHere(ctx context.Context) error {
+	if !e.caughtUp.Load() {
+		rev, err := e.cfg.Replica.ReadRevision(ctx)
+		if err != nil {
+			return err
+		}
+		if err := e.cfg.Replica.WaitRevision(ctx, rev); err != nil {
+			return fmt.Errorf("wait for revision %d before a server is registered: %w", rev, err)
+		}
+		e.caughtUp.Store(true)
+	}
+	return e.poll(ctx, func() bool { return e.cfg.Members == nil || len(e.cfg.Members()) > 0 })
+}
+
 // settleTime is how long a command that needs the newest version waits for a
 // cluster that has just started: its servers announce themselves within a
 // second.
@@ -96,20 +143,29 @@ func (e *Engine) settle(ctx context.Context, cmds ...*commandv1.Command) {
 		v, _ := fsm.MinVersion(c)
 		need = max(need, v)
 	}
-	if need <= firstVersion || e.announced() {
-		return
+	if need > firstVersion {
+		// Whoever stamps the version says what is missing.
+		_ = e.poll(ctx, e.announced)
+	}
+}
+
+// poll waits until it is so, for settleTime at most.
+func (e *Engine) poll(ctx context.Context, so func() bool) error {
+	if so() {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	tick := time.NewTicker(settlePoll)
 	defer tick.Stop()
-	for !e.announced() {
+	for !so() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return
+			return ctx.Err()
 		}
 	}
+	return nil
 }
 
 // announced tells whether the state has a row of each member, and of this

@@ -3,6 +3,7 @@ package engine
 import (
 	"container/list"
 	"context"
+	"fmt"
 	"sync"
 )
 
@@ -12,7 +13,10 @@ const window = 1000
 
 // writer numbers commands and knows the lowest number still waited for.
 type writer struct {
-	name string
+	// base is the name of the process's first numbering, turn counts the later
+	// ones. The state machine knows them as those of one process by the names.
+	base, name string
+	turn       int
 
 	mu     sync.Mutex
 	next   uint64
@@ -23,7 +27,15 @@ type writer struct {
 }
 
 func newWriter(name string) *writer {
-	return &writer{name: name, next: 1, lowest: 1, done: make(map[uint64]bool)}
+	return &writer{base: name, name: name, next: 1, lowest: 1, done: make(map[uint64]bool)}
+}
+
+// successor numbers from 1 on under a name that was not used before.
+func (w *writer) successor() *writer {
+	next := newWriter(w.base)
+	next.turn = w.turn + 1
+	next.name = fmt.Sprintf("%s/%d", w.base, next.turn)
+	return next
 }
 
 // begin takes the next number, waiting while the window is full.

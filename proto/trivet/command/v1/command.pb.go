@@ -777,14 +777,15 @@ func (x *InitCluster) GetDedupeKey() []byte {
 	return nil
 }
 
-// PutServer records a server's incarnation. Results that earlier incarnations
-// of it waited for are dropped: nobody can ask for them any more.
+// PutServer records a server's incarnation. Results that the one before waited
+// for are dropped: nobody can ask for them any more; since version 2 what comes
+// under its numbers later is refused.
 type PutServer struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Server *ServerRow             `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Only if the row is at this revision; 0: only if there is none. A registration
 	// of an earlier process that was on its way for long must not undo a later
-	// one.
+	// one. Since version 2; earlier rules do not look at it.
 	IfModifyRevision *uint64 `protobuf:"varint,2,opt,name=if_modify_revision,json=ifModifyRevision,proto3,oneof" json:"if_modify_revision,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -2098,7 +2099,8 @@ func (x *RemoveNode) GetName() string {
 }
 
 // RemoveServer forgets a server that left the Raft configuration, and the
-// results that its incarnations waited for.
+// results that the incarnation waited for that its row names; what comes under
+// its numbers later is refused.
 type RemoveServer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
