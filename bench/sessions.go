@@ -188,7 +188,7 @@ func hold(ctx context.Context, t *trivet, o SessionsOptions) (*holding, error) {
 		}
 		ids[i], err = h.client(i).ArriveAsClient(ctx, &manager.ClientInfo{
 			Name: fmt.Sprintf("client-%d", i), InstallId: fmt.Sprintf("install-%d", i), Product: product, Version: version, Namespace: namespace,
-		})
+		}, grpc.WaitForReady(true))
 		return err
 	})
 	if err != nil {
@@ -245,7 +245,7 @@ func (h *holding) remain(ctx context.Context, i int, session *manager.SessionInf
 	ctx, cancel := context.WithTimeout(ctx, olderEvery*3)
 	defer cancel()
 	began := time.Now()
-	_, err := h.client(i).Remain(ctx, &manager.RemainRequest{Session: session})
+	_, err := h.client(i).Remain(ctx, &manager.RemainRequest{Session: session}, grpc.WaitForReady(true))
 	if err != nil {
 		if ctx.Err() == nil {
 			h.failed.Add(1)

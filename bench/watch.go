@@ -173,7 +173,7 @@ func (a *audience) watch(ctx context.Context, o WatchOptions, kind watchKind) er
 		m := managersvc.NewManagerClient(conns[i%len(conns)])
 		s, err := m.ArriveAsClient(ctx, &manager.ClientInfo{
 			Name: fmt.Sprintf("watcher-%d", i), InstallId: fmt.Sprintf("install-%d", i), Product: product, Version: version, Namespace: namespace,
-		})
+		}, grpc.WaitForReady(true))
 		if err != nil {
 			return err
 		}

@@ -208,10 +208,11 @@ func (t *tx) interceptLimits(session *commandv1.SessionRow, spec *manager.Interc
 			}
 		}
 	}
+	rows := t.work.intercepts.rows.Len()
 	return first(
-		within(own, l.GetInterceptsPerIdentity(), ReasonLimitIntercepts, "interceptsPerIdentity",
+		within(rows, own, l.GetInterceptsPerIdentity(), ReasonLimitIntercepts, "interceptsPerIdentity",
 			"%s has %d intercepts, which is all it may", session.GetIdentity(), l.GetInterceptsPerIdentity()),
-		within(withoutChildren(t.work.intercepts.by(interceptsByWorkload, part(spec.GetNamespace()))), l.GetInterceptsPerNamespace(),
+		within(rows, withoutChildren(t.work.intercepts.by(interceptsByWorkload, part(spec.GetNamespace()))), l.GetInterceptsPerNamespace(),
 			ReasonLimitNamespaceIntercepts, "interceptsPerNamespace",
 			"namespace %q has %d intercepts, which is all it may", spec.GetNamespace(), l.GetInterceptsPerNamespace()),
 	)

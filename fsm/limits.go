@@ -69,12 +69,16 @@ func (t *tx) sessionLimit(kind commandv1.SessionKind, limit uint32, reason, name
 			}
 		}
 	}
-	return within(have, limit, reason, name, "%s has %d sessions, which is all it may", caller, limit)
+	return within(t.work.sessions.rows.Len(), have, limit, reason, name, "%s has %d sessions, which is all it may", caller, limit)
 }
 
 // within refuses what would be one more than a limit allows. It stops counting
-// at the limit.
-func within[R any](have iter.Seq[R], limit uint32, reason, name, format string, args ...any) *commandv1.Result {
+// at the limit, and does not begin when the whole table of so many rows is
+// smaller: an operator may have set a limit that is none.
+func within[R any](rows int, have iter.Seq[R], limit uint32, reason, name, format string, args ...any) *commandv1.Result {
+	if uint64(rows) < uint64(limit) {
+		return nil
+	}
 	n := uint32(0)
 	for range have {
 		if n++; n >= limit {
