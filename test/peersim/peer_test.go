@@ -104,15 +104,24 @@ func TestReviewsOfAnAgent(t *testing.T) {
 	}{
 		{"none", [][]*manager.InterceptInfo{{}}, ""},
 		{"no ports and no client", [][]*manager.InterceptInfo{{one(manager.InterceptDispositionType_NO_PORTS), two(manager.InterceptDispositionType_NO_CLIENT)}}, ""},
-		{"two wait", [][]*manager.InterceptInfo{{one(waiting), two(waiting)}},
-			`intercept-01 ACTIVE; intercept-02 AGENT_ERROR Conflicts with the currently-waiting-to-be-served intercept "intercept-01"`},
-		{"one is served", [][]*manager.InterceptInfo{{one(waiting)}, {one(active), two(waiting)}},
-			`intercept-01 ACTIVE; intercept-02 AGENT_ERROR Conflicts with the currently-served intercept "intercept-01"`},
+		{
+			"two wait",
+			[][]*manager.InterceptInfo{{one(waiting), two(waiting)}},
+			`intercept-01 ACTIVE; intercept-02 AGENT_ERROR Conflicts with the currently-waiting-to-be-served intercept "intercept-01"`,
+		},
+		{
+			"one is served",
+			[][]*manager.InterceptInfo{{one(waiting)}, {one(active), two(waiting)}},
+			`intercept-01 ACTIVE; intercept-02 AGENT_ERROR Conflicts with the currently-served intercept "intercept-01"`,
+		},
 		{"none left, and again", [][]*manager.InterceptInfo{{one(active)}, {}, {two(waiting)}}, "intercept-02 ACTIVE"},
 		{"another port", [][]*manager.InterceptInfo{{one(active), other}}, "intercept-03 ACTIVE"},
 		{"no such container", [][]*manager.InterceptInfo{{strange}}, `intercept-04 AGENT_ERROR No match for container "none"`},
-		{"a later one in order stays chosen", [][]*manager.InterceptInfo{{two(active)}, {one(waiting), two(active)}},
-			`intercept-01 AGENT_ERROR Conflicts with the currently-served intercept "intercept-02"`},
+		{
+			"a later one in order stays chosen",
+			[][]*manager.InterceptInfo{{two(active)}, {one(waiting), two(active)}},
+			`intercept-01 AGENT_ERROR Conflicts with the currently-served intercept "intercept-02"`,
+		},
 	} {
 		r := newReviewer([]string{"app"})
 		var got []string

@@ -70,12 +70,16 @@ func (s *Service) PrepareIntercept(ctx context.Context, req *manager.CreateInter
 // requireSpec: a request without a spec asks for nothing.
 func requireSpec(spec *manager.InterceptSpec) error {
 	if spec == nil {
-		return errs.New(codes.InvalidArgument, "MISSING_FIELD", "intercept_spec must not be empty")
+		return missingSpec()
 	}
 	if spec.GetAgent() == "" {
 		return errs.New(codes.InvalidArgument, "MISSING_FIELD", "agent must not be empty").WithHint("name the workload")
 	}
 	return nil
+}
+
+func missingSpec() error {
+	return errs.New(codes.InvalidArgument, "MISSING_FIELD", "intercept_spec must not be empty")
 }
 
 // CreateIntercept makes an intercept after seeing that its workload has agents.
@@ -90,9 +94,10 @@ func (s *Service) Create(ctx context.Context, req *manager.CreateInterceptReques
 		return nil, err
 	}
 	spec := req.GetInterceptSpec()
-	if err := requireSpec(spec); err != nil {
-		return nil, err
+	if spec == nil {
+		return nil, missingSpec()
 	}
+	// What else is missing the command says, in the order of the contract.
 	if spec.GetNamespace() == "" && sess.GetClient().GetNamespace() != "" {
 		spec.Namespace = sess.GetClient().GetNamespace()
 	}

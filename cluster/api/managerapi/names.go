@@ -10,6 +10,9 @@ import (
 // zeroTime asks Touch for "now".
 var zeroTime time.Time
 
+// agentSession starts the id of an agent's session; the pod's uid follows.
+const agentSession = "agent:"
+
 // agentName says whether an agent's certificate name,
 // <namespace>/<kind>/<workload>/<pod uid>, is that of the agent.
 func agentName(name string, info *manager.AgentInfo) bool {

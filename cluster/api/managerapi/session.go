@@ -42,6 +42,12 @@ func (s *Service) ArriveAsClient(ctx context.Context, info *manager.ClientInfo) 
 
 // ArriveAsAgent starts an agent session, or returns the one that this pod has.
 func (s *Service) ArriveAsAgent(ctx context.Context, info *manager.AgentInfo) (*manager.SessionInfo, error) {
+	return s.arriveAgent(ctx, info, "")
+}
+
+// arriveAgent is ArriveAsAgent, under a session id that the agent had if there
+// is one.
+func (s *Service) arriveAgent(ctx context.Context, info *manager.AgentInfo, id string) (*manager.SessionInfo, error) {
 	if err := s.mayBeAgent(ctx, info); err != nil {
 		return nil, err
 	}
@@ -50,7 +56,7 @@ func (s *Service) ArriveAsAgent(ctx context.Context, info *manager.AgentInfo) (*
 		c.Environment = s.withoutExcluded(c.GetEnvironment())
 	}
 	res, err := s.propose(ctx, &commandv1.Command{Op: &commandv1.Command_ArriveAgent{
-		ArriveAgent: &commandv1.ArriveAgent{Info: info, Compat: authz.Confined(ctx) != nil},
+		ArriveAgent: &commandv1.ArriveAgent{Info: info, SessionId: id, Compat: authz.Confined(ctx) != nil},
 	}})
 	if err != nil {
 		return nil, err
@@ -116,10 +122,17 @@ func (s *Service) reported(workload func(ns, name string) (*commandv1.WorkloadRo
 	})
 }
 
-// ReconnectAgent resumes a known session. The state is replicated, so an
-// unknown one has really ended: the agent arrives again.
+// ReconnectAgent resumes a session. One that has ended begins again under its
+// id, as the contract has it: newer agents do not arrive a second time. The id
+// must be the one that follows from the pod, for which the caller has to be
+// allowed to speak; without a pod's uid the session stays unknown.
 func (s *Service) ReconnectAgent(ctx context.Context, req *manager.ReconnectAgentRequest) (*emptypb.Empty, error) {
 	row, err := s.session(ctx, req.GetSession(), commandv1.SessionKind_SESSION_KIND_AGENT)
+	id, uid := req.GetSession().GetSessionId(), req.GetAgent().GetPodUid()
+	if errs.Code(err) == codes.NotFound && uid != "" && id == agentSession+uid {
+		_, err := s.arriveAgent(ctx, req.GetAgent(), id)
+		return new(emptypb.Empty), err
+	}
 	if err != nil {
 		return nil, err
 	}
