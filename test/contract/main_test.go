@@ -3,8 +3,11 @@ package contract
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -52,6 +55,8 @@ var tables = []struct {
 	{"conflict", conflictCases},
 	{"settings", settingsCases},
 	{"log level", logLevelCases},
+	{"names", nameCases},
+	{"uninstall", uninstallCases},
 	{"watch intercepts", watchInterceptCases},
 	{"watch agents", watchAgentCases},
 	{"watch pods", watchPodCases},
@@ -91,10 +96,11 @@ const kind = "Deployment"
 
 // world is the cluster with a node that reported the workloads of all cases.
 type world struct {
-	c  *systest.Cluster
-	ca *pki.CA
-	// orders of the node are taken and thrown away until the world ends.
+	c    *systest.Cluster
+	ca   *pki.CA
 	node grpc.BidiStreamingClient[nodev1.NodeReport, nodev1.NodeOrders]
+	// orders are what the node is to run.
+	orders orders
 
 	mu      sync.Mutex
 	sources map[pki.ID]*pki.Source // guarded by mu
@@ -140,18 +146,63 @@ func newWorld(t *testing.T) *world {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.node.Recv(); err != nil {
+	first, err := w.node.Recv()
+	if err != nil {
 		t.Fatal(err)
 	}
+	w.orders.take(first)
 	go func() {
 		defer close(done)
 		for {
-			if _, err := w.node.Recv(); err != nil {
+			o, err := w.node.Recv()
+			if err != nil {
 				return
 			}
+			w.orders.take(o)
 		}
 	}()
 	return w
+}
+
+// orders are the newest ones of the node.
+type orders struct {
+	mu      sync.Mutex
+	newest  *nodev1.NodeOrders // guarded by mu
+	changed chan struct{}      // guarded by mu; closed with the next ones
+}
+
+func (o *orders) take(n *nodev1.NodeOrders) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.changed != nil {
+		close(o.changed)
+	}
+	o.newest, o.changed = n, make(chan struct{})
+}
+
+// await waits until the node is to run agents of these workloads of a namespace.
+func (o *orders) await(s *site, ns, want string) {
+	s.Helper()
+	for {
+		o.mu.Lock()
+		newest, changed := o.newest, o.changed
+		o.mu.Unlock()
+		names := map[string]bool{}
+		for _, a := range newest.GetAgents() {
+			if a.GetNamespace() == ns {
+				names[a.GetWorkload()] = true
+			}
+		}
+		got := strings.Join(slices.Sorted(maps.Keys(names)), " ")
+		if got == want {
+			return
+		}
+		select {
+		case <-changed:
+		case <-s.ctx.Done():
+			s.Fatalf("the node is to run agents of %q, want %q", got, want)
+		}
+	}
 }
 
 func namespace(n int) string { return fmt.Sprintf("case-%03d", n) }
@@ -237,6 +288,11 @@ func (s *site) as(name string) managersvc.ManagerClient { return s.asAt(s.at, na
 
 func (s *site) asAt(server int, name string) managersvc.ManagerClient {
 	return managersvc.NewManagerClient(s.w.conn(s, server, pki.RoleClient, name))
+}
+
+// operator is the way of somebody who may do what clients may, and more.
+func (s *site) operator() managersvc.ManagerClient {
+	return managersvc.NewManagerClient(s.w.conn(s, s.at, pki.RoleOperator, s.user("operator")))
 }
 
 // other is another server than the case's own.
@@ -367,9 +423,6 @@ func (s *site) nodeAt(server int) managersvc.ManagerClient {
 
 // levels lets one case at a time change how much is logged, which all share.
 var levels sync.Mutex
-
-// withoutDNS is for servers that serve no WatchLookupDNS.
-func withoutDNS(c *peersim.OlderAgentConfig) { c.WithoutDNS = true }
 
 // quick is a rhythm for cases that are about what comes after a pause.
 var quick = peersim.Rhythm{Remain: 50 * time.Millisecond, Retry: 50 * time.Millisecond}

@@ -135,7 +135,7 @@ func (s *site) newerClient(at int, name string) *peersim.NewerClient {
 
 var peerCases = []assertion{
 	{"an older agent gets ready, is kept alive and departs", func(s *site) {
-		a := s.older("web", 0, withoutDNS, quickly)
+		a := s.older("web", 0, quickly)
 		s.await(a.Record, 0, peersim.Is(peersim.Ready))
 		e, _ := s.await(a.Record, 0, peersim.Is(peersim.Remained))
 		if e.Err != nil {
@@ -158,7 +158,7 @@ var peerCases = []assertion{
 		}
 	}},
 	{"an older client's intercept is approved by an older agent, and its bytes come back", func(s *site) {
-		a, c := s.older("web", 0, withoutDNS), s.olderClient(s.other(), s.user("alice"))
+		a, c := s.older("web", 0), s.olderClient(s.other(), s.user("alice"))
 		s.await(a.Record, 0, peersim.Is(peersim.Ready))
 		s.await(c.Record, 0, peersim.Is(peersim.Ready))
 		got, err := c.Intercept(s.ctx, s.spec("one", "web"))
@@ -219,7 +219,7 @@ var peerCases = []assertion{
 		s.await(c.Record, mark, peersim.Is(peersim.Arrived))
 	}},
 	{"an older agent whose session is gone arrives anew", func(s *site) {
-		a := s.older("web", 0, withoutDNS, quickly)
+		a := s.older("web", 0, quickly)
 		s.await(a.Record, 0, peersim.Is(peersim.Ready))
 		_, err := s.node.Depart(s.ctx, a.Session())
 		s.must(err)

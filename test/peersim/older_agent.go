@@ -32,11 +32,8 @@ type OlderAgentConfig struct {
 	Resolve func(*manager.DNSRequest) *manager.DNSResponse
 	// Target is what outbound dial requests reach; nil: an echo.
 	Target Target
-	// WithoutDNS leaves WatchLookupDNS out, which no stock agent does: for
-	// managers that do not serve it.
-	WithoutDNS bool
-	Rhythm     Rhythm
-	Limits     Limits
+	Rhythm Rhythm
+	Limits Limits
 }
 
 // OlderAgent is a running agent of the older generation.
@@ -133,9 +130,7 @@ func (a *OlderAgent) keep(s *manager.SessionInfo, m managersvc.ManagerClient) er
 			end(err)
 		})
 	}
-	if !a.cfg.WithoutDNS {
-		watch("WatchLookupDNS", func() error { return a.names(ctx, s, m) })
-	}
+	watch("WatchLookupDNS", func() error { return a.names(ctx, s, m) })
 	watch("WatchDial", func() error {
 		stream, err := m.WatchDial(ctx, s)
 		return receive(stream, err, func(req *manager.DialRequest) error {
