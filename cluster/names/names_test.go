@@ -54,18 +54,23 @@ func (z *zone) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, err
 func (z *zone) LookupAddr(_ context.Context, addr string) ([]string, error) {
 	return []string{"host-of-" + strings.ReplaceAll(addr, ":", "-") + "."}, nil
 }
+
 func (z *zone) LookupCNAME(_ context.Context, host string) (string, error) {
 	return "canonical." + host, nil
 }
+
 func (z *zone) LookupMX(context.Context, string) ([]*net.MX, error) {
 	return []*net.MX{{Host: "mail.", Pref: 10}}, nil
 }
+
 func (z *zone) LookupNS(context.Context, string) ([]*net.NS, error) {
 	return []*net.NS{{Host: "ns."}}, nil
 }
+
 func (z *zone) LookupSRV(context.Context, string, string, string) (string, []*net.SRV, error) {
 	return "", []*net.SRV{{Target: "t.", Port: 80, Priority: 1, Weight: 2}}, nil
 }
+
 func (z *zone) LookupTXT(context.Context, string) ([]string, error) {
 	return []string{"a", strings.Repeat("b", 300)}, nil
 }
