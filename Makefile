@@ -7,7 +7,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 LDFLAGS := -s -w -X trivet/internal/build.Version=$(VERSION) -X trivet/internal/build.commit=$(COMMIT)
 
-.PHONY: build gen check test test-unit test-system proof demo image bench deps clean
+.PHONY: build gen check test test-unit test-system proof fuzz demo image bench deps clean
 
 build: ## bin/trivet and bin/trivet-bench
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/trivet ./cmd/trivet
@@ -28,6 +28,9 @@ test: ## all tiers, at most 20 minutes on two cores
 
 proof: build ## the long proofs; results go to docs/proofs.md
 	bash .ci/proof
+
+fuzz: ## every fuzz target for FUZZTIME (5m)
+	bash .ci/fuzz
 
 image: build ## the image trivet:dev, for docker-compose
 	DOCKER_BUILDKIT=0 docker build -q -t $${TRIVET_IMAGE:-trivet:dev} -f deploy/Dockerfile .
