@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,7 +29,10 @@ func TestBadInput(t *testing.T) {
 	local := systest.StartLocal(t)
 	port := strconv.Itoa(local.Port)
 	create := func(args ...string) []string {
-		return append([]string{"intercept", "create", "mine", "--port", port, "--workload", systest.Workload}, args...)
+		if !slices.Contains(args, "--port") {
+			args = append(args, "--port", port)
+		}
+		return append([]string{"intercept", "create", "mine", "--workload", systest.Workload}, args...)
 	}
 	foreignContext(t, c)
 	expiredContext(t, c)
