@@ -23,7 +23,8 @@ var (
 // Attachment says which streams of one session are open on one server.
 type Attachment struct {
 	SessionID string
-	// DialStreams can carry a request to dial; WatchStreams cannot.
+	// DialStreams say that their owner is there: all of them can carry a request
+	// to dial, but for those that OpenOwner counts. WatchStreams say neither.
 	DialStreams, WatchStreams int
 	// EndedByPeer: no stream is left, and the peer ended the last one itself.
 	EndedByPeer bool
@@ -39,6 +40,7 @@ type Registry struct {
 
 type entry struct {
 	dials   []*Dialer
+	owners  int
 	watches int
 	ended   bool
 }
@@ -96,12 +98,22 @@ func (r *Registry) OpenDial(session string) *Dialer {
 // OpenWatch registers another stream of a session and returns the function
 // that removes it.
 func (r *Registry) OpenWatch(session string) (closeWatch func(endedByPeer bool)) {
-	r.change(session, func(e *entry) { e.watches++ })
+	return r.open(session, func(e *entry, n int) { e.watches += n })
+}
+
+// OpenOwner is OpenWatch for peers that have no dial stream here, because agents
+// reach them otherwise: that they are there shows by their other streams.
+func (r *Registry) OpenOwner(session string) (closeWatch func(endedByPeer bool)) {
+	return r.open(session, func(e *entry, n int) { e.owners += n })
+}
+
+func (r *Registry) open(session string, count func(e *entry, n int)) func(endedByPeer bool) {
+	r.change(session, func(e *entry) { count(e, 1) })
 	var once sync.Once
 	return func(endedByPeer bool) {
 		once.Do(func() {
 			r.change(session, func(e *entry) {
-				e.watches--
+				count(e, -1)
 				e.ended = endedByPeer
 			})
 		})
@@ -145,13 +157,13 @@ func (r *Registry) change(session string, f func(*entry)) {
 	for s := range r.subs {
 		s.mark(session, e.attachment(session))
 	}
-	if len(e.dials) == 0 && e.watches == 0 {
+	if len(e.dials) == 0 && e.owners == 0 && e.watches == 0 {
 		delete(r.sessions, session)
 	}
 }
 
 func (e *entry) attachment(session string) Attachment {
-	a := Attachment{SessionID: session, DialStreams: len(e.dials), WatchStreams: e.watches}
+	a := Attachment{SessionID: session, DialStreams: len(e.dials) + e.owners, WatchStreams: e.watches}
 	a.EndedByPeer = e.ended && a.DialStreams == 0 && a.WatchStreams == 0
 	return a
 }

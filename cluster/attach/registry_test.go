@@ -234,3 +234,22 @@ func TestConcurrentUse(t *testing.T) {
 		t.Errorf("%d sessions are left", len(r.sessions))
 	}
 }
+
+// TestOwnersWithoutADialStream are there, but cannot be asked to dial.
+func TestOwnersWithoutADialStream(t *testing.T) {
+	r := NewRegistry()
+	closeOwner := r.OpenOwner("a")
+	s := r.Subscribe()
+	defer s.Close()
+	expect(t, s, Attachment{SessionID: "a", DialStreams: 1})
+	if err := r.Offer("a", new(manager.DialRequest)); !errors.Is(err, ErrNotAttached) {
+		t.Errorf("offer: %v, want %v", err, ErrNotAttached)
+	}
+	closeWatch := r.OpenWatch("a")
+	expect(t, s, Attachment{SessionID: "a", DialStreams: 1, WatchStreams: 1})
+	closeOwner(true)
+	closeOwner(true) // once is enough
+	expect(t, s, Attachment{SessionID: "a", WatchStreams: 1})
+	closeWatch(true)
+	expect(t, s, Attachment{SessionID: "a", EndedByPeer: true})
+}

@@ -3,6 +3,7 @@ package contract
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -193,6 +194,24 @@ var peerCases = []assertion{
 		_, err := c.Intercept(s.ctx, s.spec("one", "web"))
 		s.must(err)
 		s.await(c.Record, 0, func(e peersim.Event) bool { return e.Kind == peersim.Pods && strings.HasSuffix(e.Subject, "*") })
+	}},
+	{"a newer client, which has no dial stream here, keeps its intercept", func(s *site) {
+		a := s.newer("web", 0)
+		c := peersim.StartNewerClient(s.ctx, peersim.NewerClientConfig{
+			Dial: peersim.Shared(s.clientConn(s.at, s.user("alice"))), Info: s.clientInfo(s.user("alice")), Rhythm: peersim.Rhythm{Remain: 4 * time.Second},
+		})
+		defer c.Close()
+		s.await(a.Record, 0, peersim.Is(peersim.Ready))
+		s.await(c.Record, 0, peersim.Is(peersim.Ready))
+		made, err := c.Intercept(s.ctx, s.spec("one", "web"))
+		s.must(err)
+		_, mark := s.await(a.Record, 0, peersim.About(peersim.Snapshot, made.GetId()+"=ACTIVE"))
+		// Two keepalives are longer than an absent owner is waited for.
+		_, seen := s.await(c.Record, c.Mark(), peersim.Is(peersim.Remained))
+		s.await(c.Record, seen, peersim.Is(peersim.Remained))
+		for _, e := range a.Since(mark) {
+			s.Errorf("the agent saw: %v", e)
+		}
 	}},
 	{"of two that wait for one port an agent serves the first and refuses the second", func(s *site) {
 		// Both are of one client: others are refused by the manager.

@@ -101,15 +101,15 @@ func (a *NewerAgent) watch(m managersvc.ManagerClient, s *manager.SessionInfo) {
 	ready := false
 	for {
 		err := w.run(a.ctx, func(list []*manager.InterceptInfo) error {
+			verdicts := r.handle(list)
+			a.mu.Lock()
+			a.served = r.served(list)
+			a.mu.Unlock()
 			a.add(Event{Kind: Snapshot, Session: s.GetSessionId(), Subject: summary(list)})
 			if !ready {
 				ready = true
 				a.add(Event{Kind: Ready, Session: s.GetSessionId()})
 			}
-			verdicts := r.handle(list)
-			a.mu.Lock()
-			a.served = r.served(list)
-			a.mu.Unlock()
 			return review(a.ctx, a.peer, m, s, verdicts, func(v *manager.ReviewInterceptRequest) { v.PodIp = a.cfg.Info.GetPodIp() })
 		})
 		if a.ctx.Err() != nil {

@@ -183,15 +183,15 @@ func (a *OlderAgent) intercepts(ctx context.Context, s *manager.SessionInfo, m m
 	ready := false
 	stream, err := m.WatchIntercepts(ctx, s)
 	return receive(stream, err, func(snap *manager.InterceptInfoSnapshot) error {
+		verdicts := r.handle(snap.GetIntercepts())
+		a.mu.Lock()
+		a.served = r.served(snap.GetIntercepts())
+		a.mu.Unlock()
 		a.add(Event{Kind: Snapshot, Session: s.GetSessionId(), Subject: summary(snap.GetIntercepts())})
 		if !ready {
 			ready = true
 			a.add(Event{Kind: Ready, Session: s.GetSessionId()})
 		}
-		verdicts := r.handle(snap.GetIntercepts())
-		a.mu.Lock()
-		a.served = r.served(snap.GetIntercepts())
-		a.mu.Unlock()
 		return review(ctx, a.peer, m, s, verdicts, func(v *manager.ReviewInterceptRequest) {
 			v.PodIp, v.MountPoint, v.Environment = a.cfg.Info.GetPodIp(), a.cfg.MountPoint, a.cfg.Environment
 		})

@@ -100,7 +100,7 @@ type watch struct {
 func (s *Service) watch(stream grpc.ServerStream, session string, pause time.Duration) (w *watch, root *fsm.Root, end func(), err error) {
 	end = func() {}
 	if session != "" {
-		detach := s.cfg.Registry.OpenWatch(session)
+		detach := s.openWatch(session)
 		end = func() { detach(s.endedByPeer()) }
 	}
 	root = s.cfg.Core.Root()
@@ -109,6 +109,25 @@ func (s *Service) watch(stream grpc.ServerStream, session string, pause time.Dur
 		return nil, nil, end, err
 	}
 	return w, root, end, nil
+}
+
+const (
+	// ownProduct is how the project's own clients introduce themselves: they have
+	// a dial stream whatever version of the contract they speak.
+	ownProduct = "trivet"
+	// firstWithoutDial is the first version of published clients that agents reach
+	// over streams which the clients open to them, not over the manager's.
+	firstWithoutDial = "2.22.0"
+)
+
+// openWatch registers a stream of a session. A client that agents reach without
+// the manager is taken to be there while it has any.
+func (s *Service) openWatch(session string) (closeWatch func(endedByPeer bool)) {
+	row, _ := s.cfg.Core.Root().Session(session)
+	if c := row.GetClient(); c != nil && c.GetProduct() != ownProduct && fsm.AtLeast(c.GetVersion(), firstWithoutDial) {
+		return s.cfg.Registry.OpenOwner(session)
+	}
+	return s.cfg.Registry.OpenWatch(session)
 }
 
 // next waits for a change of the state. more is false when the stream is over:
