@@ -4,11 +4,15 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"sigs.k8s.io/yaml"
 
+	"trivet/internal/pki"
 	"trivet/proto/telepresence/manager"
+	operatorv1 "trivet/proto/trivet/operator/v1"
+	"trivet/proto/trivet/operator/v1/operatorsvc"
 )
 
 var none = new(emptypb.Empty)
@@ -134,6 +138,29 @@ var settingsCases = []assertion{
 		if len(r.got.GetAgents()) != 1 {
 			s.Errorf("%d agents", len(r.got.GetAgents()))
 		}
+	}},
+	{"the health service says SERVING", func(s *site) {
+		got, err := healthpb.NewHealthClient(s.nodeConn()).Check(s.ctx, new(healthpb.HealthCheckRequest))
+		s.must(err)
+		if got.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+			s.Error(got.GetStatus())
+		}
+	}},
+	{"variables that are excluded never leave the pod", func(s *site) {
+		const secret = "CONTRACT_TEST_SECRET"
+		op := operatorsvc.NewOperatorClient(s.w.conn(s, s.at, pki.RoleOperator, s.user("operator")))
+		_, err := op.PutConfig(s.ctx, &operatorv1.PutConfigRequest{Key: "telepresence/excluded-environment", Value: []byte(secret + "\n")})
+		s.must(err)
+		sc := s.scene(s.newerAgent("web", 0))
+		made := s.create(sc.sess, s.spec("one", "web"))
+		_, err = s.node.ReviewIntercept(s.ctx, &manager.ReviewInterceptRequest{
+			Session: sc.agent, Id: made.GetId(), Disposition: manager.InterceptDispositionType_ACTIVE,
+			Environment: map[string]string{secret: "x", "COLOUR": "blue"},
+		})
+		s.must(err)
+		got, err := s.client.GetIntercept(s.ctx, &manager.GetInterceptRequest{Name: made.GetId()})
+		s.must(err)
+		same(s, map[string]string{"COLOUR": "blue"}, got.GetEnvironment())
 	}},
 	{"ReportMetrics is always OK", func(s *site) {
 		for _, id := range []string{s.arrive().GetSessionId(), "none", ""} {
