@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -103,6 +104,14 @@ func TestWatchCommandsOutliveTheirServer(t *testing.T) {
 			return nil
 		})
 	}
+	// What comes and goes before the watch has begun is not shown.
+	systest.Eventually(t, settle, "the watch of sessions has begun", func() error {
+		arrive()
+		if len(sessionsOut.changes(t)) == 0 {
+			return errors.New("it has shown nothing yet")
+		}
+		return nil
+	})
 	put("a/0")
 	seen(arrive())
 	for server := range c.Dev.Servers {
