@@ -61,7 +61,7 @@ func TestLogLevel(t *testing.T) {
 	everywhere(slog.LevelWarn)
 
 	// An agent's own comes first; when it ends the one of all holds again.
-	value, err := settings.LogLevel{Level: "debug", Until: time.Now().Add(700 * time.Millisecond)}.Encode()
+	value, err := settings.LogLevel{Level: "debug", Until: time.Now().Add(3 * time.Second)}.Encode()
 	must(t, err)
 	op := operatorsvc.NewOperatorClient(f.Conn(f.Servers[2], pki.RoleOperator, "root"))
 	_, err = op.PutConfig(f.ctx, &operatorv1.PutConfigRequest{Key: settings.AgentLogLevel("default", "echo"), Value: value})
@@ -85,7 +85,7 @@ func TestLogLevel(t *testing.T) {
 	}
 	everywhere(slog.LevelInfo)
 
-	_, err = alice.SetLogLevel(f.ctx, &manager.LogLevelRequest{LogLevel: "debug", Duration: durationpb.New(500 * time.Millisecond)})
+	_, err = alice.SetLogLevel(f.ctx, &manager.LogLevelRequest{LogLevel: "debug", Duration: durationpb.New(3 * time.Second)})
 	must(t, err)
 	if m := next(); m.GetLogLevel() != "debug" {
 		t.Errorf("told %v", m)

@@ -283,7 +283,8 @@ func TestElectNowAfterTheLeaderIsGone(t *testing.T) {
 // TestReluctantReplicaDoesNotWinItsLeadBack: nor does anybody lack a leader for
 // that.
 func TestReluctantReplicaDoesNotWinItsLeadBack(t *testing.T) {
-	c := newTrio(t, nil)
+	// Long timeouts, because a busy machine stops any of them now and then.
+	c := newTrio(t, func(c *Config) { c.Multiplier = 2 })
 	for round := range 3 {
 		old := c.leader(t)
 		old.write(t, "k", 2)
